@@ -1,0 +1,1 @@
+"""Federated source-free domain adaptation: FedWCA and its rivals."""

@@ -1,0 +1,254 @@
+"""The command line. Every mistake of the user gets one sentence and exit code 2."""
+
+import errno
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+
+from fedwca.errors import UserError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Federated source-free domain adaptation: FedWCA and its rivals.",
+)
+data_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at the data.")
+app.add_typer(data_app, name="data")
+
+out = Console()
+
+Runs = Annotated[Path, typer.Option("--runs", envvar="FEDWCA_RUNS", help="folder of all runs")]
+Cache = Annotated[
+    Path | None,
+    typer.Option("--cache", help="folder of decoded images and source models [~/.cache/fedwca]"),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="override a setting, such as --set training.lr=0.01; repeatable"),
+]
+
+
+class _Stopped(Exception):
+    """Ctrl-C during a run; caught before the command-line library makes an abort of it."""
+
+
+@app.command()
+def run(
+    config: Annotated[Path | None, typer.Argument(help="a TOML file; none: mini-digits")] = None,
+    methods: Annotated[
+        list[str] | None, typer.Option("--method", help="run this method; repeatable")
+    ] = None,
+    seeds: Annotated[
+        list[int] | None, typer.Option("--seed", help="run this seed; repeatable")
+    ] = None,
+    overrides: Set = None,
+    runs: Runs = Path("runs"),
+    cache: Cache = None,
+) -> None:
+    """Run experiments, and show their results side by side.
+
+    A finished run is not run again, an interrupted one goes on where it stopped.
+
+    Example: fedwca run configs/mini-digits.toml --method fedavg --method fedwca --seed 0 --seed 1
+    """
+    from fedwca.experiments.config import Experiment, parse_override, read_experiment
+
+    def experiment(method: str | None, seed: int | None) -> Experiment:
+        chosen: list[tuple[str, Any]] = [parse_override(text) for text in overrides or []]
+        if method is not None:
+            chosen.append(("method.name", method))
+        if seed is not None:
+            chosen.append(("run.seed", seed))
+        return read_experiment(config, chosen)
+
+    # All are checked before the first is run: a typo in the last must not cost an hour.
+    names: list[str | None] = [*methods] if methods else [None]
+    numbers: list[int | None] = [*seeds] if seeds else [None]
+    planned = [experiment(name, number) for name in names for number in numbers]
+    _run_all(planned, runs, cache)
+
+
+def _run_all(planned: list[Any], runs: Path, cache: Path | None) -> None:
+    from fedwca.data.cache import default_cache
+    from fedwca.experiments.runner import run_experiment
+    from fedwca.progress_display import display_for
+    from fedwca.report.runs import read_run
+
+    folders = []
+    for experiment in planned:
+        try:
+            folder = run_experiment(experiment, runs, cache or default_cache(), display_for(out))
+        except KeyboardInterrupt:
+            raise _Stopped(
+                "stopped; the same command goes on from the last finished round"
+            ) from None
+        folders.append(folder.path)
+    _show_results([read_run(path) for path in folders])
+
+
+def _show_results(views: list[Any]) -> None:
+    from fedwca.report.tables import accuracy_grid, as_table, cluster_grid
+
+    for grid in accuracy_grid(views):
+        out.print()
+        out.print(as_table(grid))
+    for view in views:
+        clusters = cluster_grid(view)
+        if clusters is not None:
+            out.print()
+            out.print(as_table(clusters))
+    out.print("\nResults lie in:", highlight=False)
+    for view in views:
+        out.print(f"  {view.path}", highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
+def resume(
+    folder: Annotated[Path, typer.Argument(help="a run folder")], cache: Cache = None
+) -> None:
+    """Go on with an interrupted run, from its last finished round.
+
+    Example: fedwca resume runs/mini_digits-handwriting-fedwca-s0-1a2b3c4d5e
+    """
+    from fedwca.experiments.config import resolve
+    from fedwca.report.runs import read_run
+
+    experiment = resolve(read_run(folder).settings)
+    if experiment.name != folder.name:
+        raise UserError(
+            f"{folder} does not carry the name of its settings ({experiment.name}): "
+            "give it that name back, or run its settings anew"
+        )
+    _run_all([experiment], folder.parent, cache)
+
+
+@app.command("list")
+def list_runs(runs: Runs = Path("runs")) -> None:
+    """List all runs, finished or not."""
+    from fedwca.report.runs import find_runs
+    from fedwca.report.tables import as_table, run_grid
+
+    found = find_runs(runs)
+    if not found:
+        out.print(f"There are no runs in {runs} yet: start one with `fedwca run`.", markup=False)
+        return
+    out.print(as_table(run_grid(found)))
+
+
+@app.command()
+def show(folder: Annotated[Path, typer.Argument(help="a run folder")]) -> None:
+    """Show one run: its settings that differ from the defaults, and its results."""
+    from fedwca.report.runs import read_run
+    from fedwca.report.tables import as_table, run_grid
+
+    view = read_run(folder)
+    out.print(as_table(run_grid([view])))
+    for section, values in view.settings.items():
+        text = ", ".join(f"{name} = {value}" for name, value in values.items())
+        out.print(f"[{section}] {text}", markup=False, highlight=False)
+    _show_results([view])
+
+
+@app.command()
+def compare(
+    folders: Annotated[list[Path] | None, typer.Argument(help="run folders; none: all")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="as Markdown tables")] = False,
+    runs: Runs = Path("runs"),
+) -> None:
+    """Compare runs: accuracy by method and target domain, mean ± spread over seeds."""
+    from fedwca.report.runs import find_runs, read_run
+    from fedwca.report.tables import accuracy_grid, as_markdown, as_table
+
+    views = [read_run(folder) for folder in folders] if folders else find_runs(runs)
+    grids = accuracy_grid(views)
+    if not grids:
+        raise UserError(f"there is nothing to compare in {runs}: no run has an accuracy yet")
+    for grid in grids:
+        if markdown:
+            print(f"{grid.title}\n\n{as_markdown(grid)}\n")
+        else:
+            out.print(as_table(grid))
+
+
+@data_app.command()
+def preview(
+    benchmark: Annotated[str, typer.Argument(help="name of a benchmark")] = "mini-digits",
+    output: Annotated[Path, typer.Option("--output", "-o", help="PNG to write")] = Path(
+        "preview.png"
+    ),
+    path: Annotated[Path | None, typer.Option("--path", help="folder of its files")] = None,
+    per_class: Annotated[int, typer.Option("--per-class", min=1, help="images of a class")] = 8,
+    cache: Cache = None,
+) -> None:
+    """Write a contact sheet of a benchmark's domains.
+
+    Example: fedwca data preview mini-digits -o digits.png
+    """
+    from fedwca.data import Request, default_cache, load_benchmark
+    from fedwca.data.preview import contact_sheet
+
+    loaded = load_benchmark(benchmark, Request(path, cache or default_cache()))
+    sheet = contact_sheet(loaded.domains, loaded.classes, per_class=per_class)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    sheet.save(output, format="PNG")
+    out.print(f"Wrote {output} ({sheet.width}×{sheet.height}).", markup=False, highlight=False)
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Entry point: turns every failure into a sentence and an exit code."""
+    try:
+        app(arguments, standalone_mode=True)
+        code = 0
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 1
+    except UserError as error:
+        code = _complain(str(error))
+    except _Stopped as stop:
+        code = _complain(str(stop), 130)
+    except OSError as error:
+        code = _complain(_disk_sentence(error))
+    except BrokenPipeError:
+        code = 0
+    except Exception as error:
+        code = _report_bug(error)
+    sys.exit(code)
+
+
+def _complain(sentence: str, code: int = 2) -> int:
+    print(f"error: {' '.join(sentence.split())}", file=sys.stderr)
+    return code
+
+
+def _disk_sentence(error: OSError) -> str:
+    where = f" {error.filename}" if error.filename else ""
+    if error.errno == errno.ENOSPC:
+        return f"the disk is full{where}: free some space and run the same command again"
+    if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+        return f"cannot write{where} ({error.strerror}): choose another --runs or --cache folder"
+    return f"cannot use{where} ({error.strerror or error}): check the path and try again"
+
+
+def _report_bug(error: Exception) -> int:
+    """A fault of ours: keep the traceback for a report, show a sentence."""
+    import tempfile
+
+    with tempfile.NamedTemporaryFile("w", prefix="fedwca-", suffix=".log", delete=False) as log:
+        traceback.print_exception(error, file=log)
+    if os.environ.get("FEDWCA_DEBUG"):
+        traceback.print_exception(error)
+    return _complain(
+        f"fedwca failed unexpectedly ({type(error).__name__}: {error}); "
+        f"please report it with {log.name}",
+        1,
+    )
+
+
+if __name__ == "__main__":
+    main()

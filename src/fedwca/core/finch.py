@@ -1,0 +1,88 @@
+"""Parameter-free client clustering: the first partition of FINCH.
+
+Sarfraz, Sharma, Stiefelhagen: Efficient Parameter-free Clustering Using First Neighbor
+Relations, CVPR 2019. FedWCA uses the first adjacency and its connected components only.
+"""
+
+import torch
+from torch import Tensor
+
+__all__ = ["first_neighbor_clusters", "first_neighbors", "nearest_row"]
+
+_BLOCK = 1024  # rows compared at once: memory stays O(block · K) for many clients
+
+
+def first_neighbor_clusters(vectors: Tensor) -> Tensor:
+    """Cluster K clients by linking each to its nearest neighbour in cosine distance.
+
+    Args:
+        vectors: [K, d], one row per client (its first layer's weights, flattened).
+
+    Returns:
+        [K] cluster labels 0..C-1, numbered in the order of their first client. Ties go to the
+        lowest client index. Up to three clients always form one cluster, and none stands alone.
+    """
+    count = vectors.shape[0]
+    if count <= 3:
+        return torch.zeros(count, dtype=torch.int64)
+    return _components(first_neighbors(vectors))
+
+
+def first_neighbors(vectors: Tensor) -> Tensor:
+    """κ_k: for each row the index of its nearest other row in cosine distance, [K].
+
+    In float64, because clients that started from one model differ by 1 - cos ≈ 1e-7, where
+    single precision sees only rounding noise.
+    """
+    unit = _unit_rows(vectors)
+    # ½‖a - b‖² = 1 - cos for unit vectors. Taking a common origin off first leaves the
+    # differences as they are and keeps the product below free of cancellation.
+    centred = unit - unit.mean(dim=0)
+    square = (centred * centred).sum(dim=1)
+    neighbors = []
+    for start in range(0, len(centred), _BLOCK):
+        block = centred[start : start + _BLOCK]
+        # [block, K] squared distances
+        distance = square[start : start + _BLOCK, None] + square[None, :] - 2 * block @ centred.T
+        rows = torch.arange(len(block))
+        distance[rows, rows + start] = torch.inf
+        neighbors.append(_first_argmin(distance))
+    return torch.cat(neighbors)
+
+
+def nearest_row(vector: Tensor, rows: Tensor) -> int:
+    """Index of the row of `rows` [C, d] nearest to `vector` [d] in cosine distance."""
+    difference = _unit_rows(rows) - _unit_rows(vector[None, :])
+    return int(_first_argmin((difference * difference).sum(dim=1)[None, :]))
+
+
+def _unit_rows(vectors: Tensor) -> Tensor:
+    exact = vectors.to(torch.float64)
+    return exact / exact.norm(dim=1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
+
+
+def _first_argmin(distance: Tensor) -> Tensor:
+    """argmin over columns with ties to the lowest index, which torch.argmin does not promise."""
+    columns = torch.arange(distance.shape[1]).expand_as(distance)
+    lowest = distance == distance.amin(dim=1, keepdim=True)
+    first: Tensor = torch.where(lowest, columns, distance.shape[1]).amin(dim=1)
+    return first
+
+
+def _components(neighbors: Tensor) -> Tensor:
+    """Connected components of the links k — κ_k.
+
+    FINCH also links clients that share a neighbour; they are connected through it already.
+    """
+    parent = list(range(len(neighbors)))
+
+    def root(node: int) -> int:
+        while parent[node] != node:
+            parent[node] = parent[parent[node]]
+            node = parent[node]
+        return node
+
+    for node, neighbor in enumerate(neighbors.tolist()):
+        parent[root(node)] = root(neighbor)
+    labels: dict[int, int] = {}
+    return torch.tensor([labels.setdefault(root(node), len(labels)) for node in range(len(parent))])

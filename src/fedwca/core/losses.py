@@ -1,0 +1,49 @@
+"""Losses of local adaptation. Every one takes logits or tensors and returns a scalar."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["distillation", "information_maximization", "prototype_contrast", "proximal"]
+
+
+def information_maximization(logits: Tensor) -> Tensor:
+    """L_IM = mean_i H(p_i) - H(mean_i p_i): confident on each sample, balanced over all.
+
+    -log M for perfect balanced predictions, 0 for uniform and for collapsed ones. Computed from
+    log-probabilities, so that a class with no mass gives no NaN gradient.
+
+    Args:
+        logits: [N, M].
+    """
+    log_p = logits.log_softmax(dim=1)
+    entropy = -(log_p.exp() * log_p).sum(dim=1).mean()
+    log_mean = log_p.logsumexp(dim=0) - math.log(len(logits))  # [M]
+    return entropy + (log_mean.exp() * log_mean).sum()
+
+
+def proximal(parameters: Sequence[Tensor], anchors: Sequence[Tensor]) -> Tensor:
+    """½‖w - w'‖², the squared distance of FedProx (Li et al., MLSys 2020) without its μ."""
+    squares = [(p - a).square().sum() for p, a in zip(parameters, anchors, strict=True)]
+    return 0.5 * torch.stack(squares).sum()
+
+
+def prototype_contrast(
+    features: Tensor, labels: Tensor, prototypes: Tensor, present: Tensor, temperature: float
+) -> Tensor:
+    """Cross-entropy of each sample against class prototypes by cosine / τ (FedPCL's L_g, L_p).
+
+    Args:
+        features: [N, q], labels: [N], prototypes: [M, q], present: [M] which classes have one.
+    """
+    cosine = F.normalize(features, dim=1) @ F.normalize(prototypes, dim=1).T  # [N, M]
+    return F.cross_entropy(cosine.masked_fill(~present, -torch.inf) / temperature, labels)
+
+
+def distillation(student: Tensor, teacher: Tensor, sharpness: float = 0.5) -> Tensor:
+    """Cross-entropy of the student's logits [N, M] with softened teacher logits (LADD's KD)."""
+    target = (sharpness * teacher).softmax(dim=1)
+    return -(target * student.log_softmax(dim=1)).sum(dim=1).mean()

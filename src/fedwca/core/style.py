@@ -1,0 +1,53 @@
+"""LADD's style of a client: the low-frequency amplitude of its images.
+
+Shenaj et al.: Learning Across Domains and Devices, WACV 2023. The server clusters clients by it.
+"""
+
+import torch
+from sklearn.cluster import KMeans
+from sklearn.metrics import silhouette_score
+from torch import Tensor
+
+__all__ = ["amplitude_style", "style_clusters"]
+
+_MOST_CLUSTERS = 19  # LADD searches up to 19
+
+
+def amplitude_style(images: Tensor, band: float = 0.05) -> Tensor:
+    """Mean amplitude spectrum around zero frequency, channel by channel.
+
+    Args:
+        images: [N, 3, H, W].
+        band: half-width of the central window as a share of the shorter side; at least one
+            frequency, so 3 × 3 × 3 = 27 numbers at 32 pixels.
+
+    Returns:
+        [3 · (2b+1)²], float64.
+    """
+    height, width = images.shape[-2:]
+    reach = max(1, int(band * min(height, width)))
+    amplitude = torch.fft.fftshift(torch.fft.fft2(images.to(torch.float64)).abs(), dim=(-2, -1))
+    row, column = height // 2, width // 2
+    window = amplitude[:, :, row - reach : row + reach + 1, column - reach : column + reach + 1]
+    style: Tensor = window.mean(dim=0).flatten()
+    return style
+
+
+def style_clusters(styles: Tensor, seed: int = 0) -> Tensor:
+    """[K] clusters by K-means, with the number of clusters that has the best silhouette."""
+    count = len(styles)
+    best, best_score = torch.zeros(count, dtype=torch.int64), -1.0
+    points = styles.to(torch.float64).numpy()
+    distinct = len(styles.unique(dim=0))
+    for k in range(2, min(_MOST_CLUSTERS, count - 1, distinct) + 1):
+        labels = KMeans(k, n_init=10, random_state=seed).fit_predict(points)
+        score = float(silhouette_score(points, labels))
+        if score > best_score:
+            best, best_score = torch.from_numpy(labels).to(torch.int64), score
+    return _in_order(best)
+
+
+def _in_order(labels: Tensor) -> Tensor:
+    """Renumber clusters in the order of their first client, as FINCH does."""
+    names: dict[int, int] = {}
+    return torch.tensor([names.setdefault(label, len(names)) for label in labels.tolist()])

@@ -1,0 +1,54 @@
+"""From stored pixels to network input: crop, flip, normalise."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["DIGITS", "OBJECTS", "Transform"]
+
+Channels = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Transform:
+    """Crops and flips are slices and views of stored uint8 tensors, so nothing is decoded twice.
+
+    Attributes:
+        mean, std: per channel, for pixels scaled to 0..1.
+        crop: side of the square given to the network; 0 keeps the stored size. Training crops at
+            random, everything else at the centre.
+        flip: mirror at random in training.
+    """
+
+    mean: Channels
+    std: Channels
+    crop: int = 0
+    flip: bool = False
+
+    def __call__(self, pixels: Tensor, augment: torch.Generator | None = None) -> Tensor:
+        """Turn uint8 [B, H, W, 3] into float [B, 3, h, w], channels last in memory."""
+        if self.crop:
+            pixels = self._cropped(pixels, augment)
+        if self.flip and augment is not None:
+            mirrored = torch.rand(len(pixels), generator=augment) < 0.5
+            pixels = torch.where(mirrored[:, None, None, None], pixels.flip(2), pixels)
+        mean, std = torch.tensor(self.mean), torch.tensor(self.std)
+        return ((pixels.float() / 255 - mean) / std).permute(0, 3, 1, 2)
+
+    def _cropped(self, pixels: Tensor, augment: torch.Generator | None) -> Tensor:
+        room = torch.tensor([pixels.shape[1] - self.crop, pixels.shape[2] - self.crop])
+        if augment is None:
+            top, left = (room // 2).tolist()
+            return pixels[:, top : top + self.crop, left : left + self.crop]
+        corners = (torch.rand(len(pixels), 2, generator=augment) * (room + 1)).long().tolist()
+        return torch.stack(
+            [
+                image[top : top + self.crop, left : left + self.crop]
+                for image, (top, left) in zip(pixels, corners, strict=True)
+            ]
+        )
+
+
+DIGITS = Transform(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+OBJECTS = Transform(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), crop=224, flip=True)

@@ -1,0 +1,175 @@
+"""The benchmarks by name. A new one is a function and a line in `BENCHMARKS`."""
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedwca.data.arrays import UNLABELED, fingerprint, read_folder, read_npz
+from fedwca.data.augment import DIGITS, Transform
+from fedwca.data.cache import Arrays, cached_arrays
+from fedwca.data.images import ClientData, LabeledImages, UnlabeledImages
+from fedwca.data.mini_digits import CLASSES, make_mini_digits
+from fedwca.data.partition import split_domain
+from fedwca.errors import UserError
+
+__all__ = ["BENCHMARKS", "Benchmark", "Request", "load_benchmark"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to load: where the files are (if any), and how much of them."""
+
+    path: Path | None
+    cache: Path
+    image_size: int = 32
+    images_per_domain: int = 0  # 0: all
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Domains of one classification task, and how their pixels become network input."""
+
+    name: str
+    classes: tuple[str, ...]
+    domains: Arrays
+    transform: Transform
+
+    def source(self, domain: str) -> LabeledImages:
+        """All images of the source domain, with labels."""
+        images, labels = self._domain(domain)
+        rows = np.flatnonzero(labels != UNLABELED)
+        if len(rows) == 0:
+            raise UserError(
+                f"domain {domain!r} has no labels, so no source model can be trained on it: "
+                "choose a labeled domain as data.source"
+            )
+        return self._labeled(images, labels, rows)
+
+    def clients(self, source: str, per_domain: int, seed: int) -> list[ClientData]:
+        """Clients of every domain but the source, each domain dealt out i.i.d."""
+        self._domain(source)
+        clients = []
+        for number, (domain, (images, labels)) in enumerate(self.domains.items()):
+            if domain == source:
+                continue
+            for place, split in enumerate(
+                split_domain(domain, len(images), per_domain, (seed, number))
+            ):
+                clients.append(
+                    ClientData(
+                        name=f"{domain}/{place}",
+                        domain=domain,
+                        train=UnlabeledImages(images, split.train, self.transform),
+                        validation=self._scored(images, labels, split.validation),
+                        test=self._scored(images, labels, split.test),
+                    )
+                )
+        if not clients:
+            raise UserError(
+                f"benchmark {self.name!r} has no domain beside the source {source!r}: "
+                "add at least one target domain"
+            )
+        return clients
+
+    def _domain(self, name: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        if name not in self.domains:
+            raise UserError(
+                f"benchmark {self.name!r} has no domain {name!r}: "
+                f"set data.source to one of {', '.join(self.domains)}"
+            )
+        return self.domains[name]
+
+    def _labeled(
+        self, images: NDArray[np.uint8], labels: NDArray[np.int64], rows: NDArray[np.int64]
+    ) -> LabeledImages:
+        return LabeledImages(UnlabeledImages(images, rows, self.transform), labels[rows])
+
+    def _scored(
+        self, images: NDArray[np.uint8], labels: NDArray[np.int64], rows: NDArray[np.int64]
+    ) -> LabeledImages | None:
+        rows = rows[labels[rows] != UNLABELED]
+        return self._labeled(images, labels, rows) if len(rows) else None
+
+
+def mini_digits(request: Request) -> Benchmark:
+    """Five domains of digits made from what the dependencies carry."""
+    key = {"benchmark": "mini-digits", "version": 1, "seed": request.seed}
+    arrays = cached_arrays(request.cache, key, lambda: make_mini_digits(request.seed))
+    limit = request.images_per_domain or None
+    kept = {name: (images[:limit], labels[:limit]) for name, (images, labels) in arrays.items()}
+    return Benchmark("mini-digits", CLASSES, kept, DIGITS)
+
+
+DIGIT_FIVE = ("mnist", "svhn", "mnist_m", "usps", "synth")
+
+
+def digit_five(request: Request) -> Benchmark:
+    """Digit-Five from `<domain>.npz` files."""
+    folder = _needs_path("digit-five", request)
+    files = {name: folder / f"{name}.npz" for name in DIGIT_FIVE}
+    arrays = _from_files(
+        "digit-five",
+        request,
+        list(files.values()),
+        lambda: {
+            name: read_npz(file, request.image_size, request.images_per_domain)
+            for name, file in files.items()
+        },
+    )
+    return Benchmark("digit-five", CLASSES, arrays, DIGITS)
+
+
+def npz(request: Request) -> Benchmark:
+    """Anybody's own task: a folder with one `<domain>.npz` for each domain."""
+    folder = _needs_path("npz", request)
+    arrays = _from_files(
+        "npz",
+        request,
+        sorted(folder.glob("*.npz")),
+        lambda: read_folder(folder, request.image_size, request.images_per_domain),
+    )
+    top = max(int(labels.max()) for _, labels in arrays.values())
+    if top < 1:
+        raise UserError(f"the labels in {folder} name fewer than two classes: number them 0, 1, …")
+    return Benchmark("npz", tuple(str(m) for m in range(top + 1)), arrays, DIGITS)
+
+
+BENCHMARKS: dict[str, Callable[[Request], Benchmark]] = {
+    "mini-digits": mini_digits,
+    "digit-five": digit_five,
+    "npz": npz,
+}
+
+
+def load_benchmark(name: str, request: Request) -> Benchmark:
+    """The benchmark of that name, decoded or mapped from the cache."""
+    if name not in BENCHMARKS:
+        near = difflib.get_close_matches(name, BENCHMARKS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(BENCHMARKS)}"
+        raise UserError(f"there is no benchmark {name!r}: {hint}")
+    return BENCHMARKS[name](request)
+
+
+def _needs_path(name: str, request: Request) -> Path:
+    if request.path is None:
+        raise UserError(f"benchmark {name!r} needs its files: set data.path to their folder")
+    if not request.path.is_dir():
+        raise UserError(f"{request.path} is not a folder: set data.path to the folder of {name!r}")
+    return request.path
+
+
+def _from_files(
+    name: str, request: Request, files: list[Path], read: Callable[[], Arrays]
+) -> Arrays:
+    key = {
+        "benchmark": name,
+        "files": fingerprint(files),
+        "size": request.image_size,
+        "limit": request.images_per_domain,
+    }
+    return cached_arrays(request.cache, key, read)

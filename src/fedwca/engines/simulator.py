@@ -1,0 +1,257 @@
+"""All clients on one machine: worker processes of one thread each, or this process alone."""
+
+import multiprocessing
+import os
+import pickle
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import torch
+
+from fedwca.data.images import ClientData
+from fedwca.engines.base import Deployed, Evaluation, Job
+from fedwca.engines.records import load_records, save_records
+from fedwca.engines.site import Site, one_thread
+from fedwca.errors import UserError
+from fedwca.methods.base import Adapted, Client, Health, Method, Record
+from fedwca.models import DomainModel
+
+__all__ = ["Simulator", "cores"]
+
+_RETRIES = 3
+T = TypeVar("T")
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Simulator:
+    """Runs clients side by side; the number of workers changes no bit of the result.
+
+    Args:
+        model: the source model; its classifier is what every client keeps.
+        method: the method whose client half is run.
+        clients: who they are and what they hold.
+        seed: of the run.
+        scratch: a folder for messages between processes, made and removed by the simulator.
+        workers: processes; 1 works in this process. A GPU always has one, which holds the model.
+    """
+
+    def __init__(
+        self,
+        model: DomainModel,
+        method: Method,
+        clients: list[ClientData],
+        seed: int,
+        scratch: Path,
+        workers: int = 1,
+    ) -> None:
+        self.clients = [Client(c.name, c.domain) for c in clients]
+        self._site = Site(model, method, {c.name: c for c in clients}, seed)
+        self._sizes = {c.name: len(c.train) for c in clients}
+        on_cpu = next(model.parameters()).device.type == "cpu"
+        count = min(workers, len(clients)) if on_cpu else 1
+        self._pool = _Pool(self._site, scratch, count) if count > 1 else None
+
+    def adapt(self, round: int, jobs: Mapping[Client, Job]) -> dict[Client, Adapted]:
+        """One round's work of all clients, the largest first so that no worker ends late."""
+        if self._pool is None:
+            with one_thread():
+                return {c: self._site.adapt(c.name, round, job) for c, job in jobs.items()}
+        return self._pool.adapt(round, jobs, self._largest_first(jobs))
+
+    def evaluate(self, models: Mapping[Client, Deployed]) -> dict[Client, Evaluation]:
+        """Score every client's deployed model."""
+        if self._pool is None:
+            with one_thread():
+                return {c: self._site.evaluate(c.name, d) for c, d in models.items()}
+        return self._pool.evaluate(models, self._largest_first(models))
+
+    def _largest_first(self, clients: Mapping[Client, object]) -> list[Client]:
+        return sorted(clients, key=lambda client: -self._sizes[client.name])
+
+    def close(self) -> None:
+        """Stop the workers and remove what lies between them."""
+        if self._pool is not None:
+            self._pool.close()
+
+
+class _Parcel(NamedTuple):
+    """A record on its way: files of its models, each model written once however often sent."""
+
+    models: dict[str, str]
+    values: str
+
+
+class _Pool:
+    """Worker processes with a `Site` each; records travel as files in a mailbox folder."""
+
+    def __init__(self, site: Site, scratch: Path, workers: int) -> None:
+        self._mailbox = scratch / "mailbox"
+        self._workers = workers
+        self._blob = pickle.dumps(site)
+        self._executor: ProcessPoolExecutor | None = None
+        self._letters = 0
+
+    def adapt(
+        self, round: int, jobs: Mapping[Client, Job], order: list[Client]
+    ) -> dict[Client, Adapted]:
+        written: dict[int, str] = {}
+        parcels = {
+            c.name: (self._post(job.message, written), self._post(job.memory, written))
+            for c, job in jobs.items()
+        }
+        answers = self._map(
+            order, lambda pool, c: pool.submit(_adapt, c.name, round, *parcels[c.name])
+        )
+        adapted = {c: Adapted(_open(r), _open(m), health) for c, (r, m, health) in answers.items()}
+        self._empty()
+        return {client: adapted[client] for client in jobs}
+
+    def evaluate(
+        self, models: Mapping[Client, Deployed], order: list[Client]
+    ) -> dict[Client, Evaluation]:
+        written: dict[int, str] = {}
+        parcels = {
+            c.name: (self._post(Record({"": d.weights}), written), self._post(d.memory, written))
+            for c, d in models.items()
+        }
+        scores = self._map(order, lambda pool, c: pool.submit(_evaluate, c.name, *parcels[c.name]))
+        self._empty()
+        return {client: scores[client] for client in models}
+
+    def _map(
+        self,
+        order: list[Client],
+        submit: Callable[[ProcessPoolExecutor, Client], "Future[T]"],
+    ) -> dict[Client, T]:
+        """Results of all clients; those lost with a dead worker are done again."""
+        done: dict[Client, T] = {}
+        for _ in range(_RETRIES):
+            pool = self._ready()
+            futures = {client: submit(pool, client) for client in order if client not in done}
+            try:
+                for client, future in futures.items():
+                    done[client] = future.result()
+                return done
+            except BrokenProcessPool:
+                done.update(
+                    (c, f.result()) for c, f in futures.items() if f.done() and not f.exception()
+                )
+                self._stop()
+            except BaseException:
+                self._stop()
+                raise
+        raise UserError(
+            f"a worker process died {_RETRIES} times in one round, most likely for want of memory: "
+            "set run.workers to 1, or training.batch_size lower"
+        )
+
+    def _ready(self) -> ProcessPoolExecutor:
+        self._mailbox.mkdir(parents=True, exist_ok=True)
+        if self._executor is None:
+            self._executor = ProcessPoolExecutor(
+                self._workers,
+                # A forked child would inherit torch's thread pools in an unknown state.
+                mp_context=multiprocessing.get_context("spawn"),
+                initializer=_start_worker,
+                initargs=(self._blob, str(self._mailbox)),
+            )
+        return self._executor
+
+    def _post(self, record: Record, written: dict[int, str]) -> _Parcel:
+        self._mailbox.mkdir(parents=True, exist_ok=True)
+        models = {}
+        for name, state in record.models.items():
+            if id(state) not in written:
+                self._letters += 1
+                path = self._mailbox / f"{self._letters}.safetensors"
+                save_records(path, {"": Record({"": state})}, durable=False)
+                written[id(state)] = str(path)
+            models[name] = written[id(state)]
+        self._letters += 1
+        path = self._mailbox / f"{self._letters}.safetensors"
+        save_records(path, {"": Record(values=record.values)}, durable=False)
+        return _Parcel(models, str(path))
+
+    def _empty(self) -> None:
+        shutil.rmtree(self._mailbox, ignore_errors=True)
+
+    def _stop(self) -> None:
+        """End the workers now; nobody waits for what they were doing."""
+        if self._executor is None:
+            return
+        processes = list((self._executor._processes or {}).values())
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join(timeout=5)
+        self._executor = None
+
+    def close(self) -> None:
+        self._stop()
+        self._empty()
+
+
+# --- in a worker process ----------------------------------------------------------------------
+
+_site: Site
+_mailbox: Path
+_letters = 0
+
+
+def _start_worker(blob: bytes, mailbox: str) -> None:
+    global _site, _mailbox
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    torch.set_num_threads(1)
+    _site = pickle.loads(blob)  # our own bytes, from the parent's memory
+    _mailbox = Path(mailbox)
+
+
+def _die_with_parent() -> None:
+    """A killed parent cannot stop its workers, so they watch for it."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+def _adapt(
+    name: str, round: int, message: _Parcel, memory: _Parcel
+) -> tuple[_Parcel, _Parcel, Health]:
+    adapted = _site.adapt(name, round, Job(_open(message), _open(memory)))
+    return _reply(adapted.reply), _reply(adapted.memory), adapted.health
+
+
+def _evaluate(name: str, weights: _Parcel, memory: _Parcel) -> Evaluation:
+    return _site.evaluate(name, Deployed(_open(weights).models[""], _open(memory)))
+
+
+def _reply(record: Record) -> _Parcel:
+    global _letters
+    _letters += 1
+    path = _mailbox / f"{os.getpid()}-{_letters}.safetensors"
+    save_records(path, {"": record}, durable=False)
+    return _Parcel({name: str(path) for name in record.models}, str(path))
+
+
+def _open(parcel: _Parcel) -> Record:
+    opened = {
+        path: load_records(Path(path))[""] for path in {*parcel.models.values(), parcel.values}
+    }
+    models = {
+        name: opened[path].models.get(name) or opened[path].models[""]
+        for name, path in parcel.models.items()
+    }
+    return Record(models, opened[parcel.values].values)

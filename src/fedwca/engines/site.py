@@ -1,0 +1,71 @@
+"""One place where clients' work is done: a resident model, the method, the data."""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from fedwca.data.images import ClientData
+from fedwca.engines.base import Deployed, Evaluation, Job
+from fedwca.errors import UserError
+from fedwca.methods.base import Adapted, Method
+from fedwca.methods.inference import evaluate, load
+from fedwca.methods.shot import own_of
+from fedwca.models import DomainModel
+
+__all__ = ["Site", "generator", "one_thread"]
+
+
+def generator(seed: int, round: int, client: str) -> torch.Generator:
+    """Randomness from (seed, round, client) alone, so no engine and no order changes a result."""
+    digest = hashlib.sha256(f"{seed}/{round}/{client}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread: the same bits in this process as in any worker."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class Site:
+    """Does one client's work at a time, in the model's resident buffers."""
+
+    model: DomainModel
+    method: Method
+    clients: dict[str, ClientData]
+    seed: int
+
+    def adapt(self, name: str, round: int, job: Job) -> Adapted:
+        """Run the client's half of a round."""
+        rng = generator(self.seed, round, name)
+        adapted = self.method.adapt(
+            self.model, self.clients[name].train, job.message, job.memory, rng
+        )
+        tensors = [t for state in adapted.reply.models.values() for t in state.values()]
+        if not all(bool(t.isfinite().all()) for t in tensors):
+            raise UserError(
+                f"the model of client {name!r} became NaN or infinite in round {round}: "
+                "lower training.lr"
+            )
+        return adapted
+
+    def evaluate(self, name: str, deployed: Deployed) -> Evaluation:
+        """Score the weights on the client's test images, or tell their confidence."""
+        client = self.clients[name]
+        batch_norm = self.method.training.batch_norm
+        load(self.model, deployed.weights, client.train, batch_norm, own_of(deployed.memory))
+        outputs = evaluate(self.model, client.test.images if client.test else client.train)
+        confidence, predicted = outputs.probabilities.max(dim=1)
+        if client.test is None:
+            return Evaluation(0, 0, float(confidence.mean()))
+        correct = int((predicted == torch.from_numpy(client.test.labels)).sum())
+        return Evaluation(correct, len(client.test), float(confidence.mean()))

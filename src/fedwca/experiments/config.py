@@ -1,0 +1,261 @@
+"""One experiment as typed, frozen settings: TOML, then overrides, then checked."""
+
+import difflib
+import hashlib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from fedwca.errors import UserError
+from fedwca.experiments.defaults import defaults
+from fedwca.methods import METHODS, Method, Training
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = [
+    "DataConfig",
+    "Experiment",
+    "ModelConfig",
+    "RunConfig",
+    "SourceConfig",
+    "parse_override",
+    "read_experiment",
+    "resolve",
+]
+
+Table = dict[str, Any]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DataConfig(_Section):
+    """Which images, and who holds them."""
+
+    benchmark: str = Field("mini-digits", description="name of the benchmark")
+    source: str = Field("", description="the source domain; all others become clients")
+    path: Path | None = Field(None, description="folder of the files, where the benchmark has any")
+    image_size: int = Field(32, ge=8, description="side of the stored images")
+    images_per_domain: int = Field(0, ge=0, description="use only so many; 0: all")
+    clients_per_domain: int = Field(3, ge=1, description="clients for each target domain")
+    seed: int = Field(0, ge=0, description="of a generated benchmark")
+
+
+class ModelConfig(_Section):
+    """The network."""
+
+    backbone: str = Field("lenet", description="lenet, resnet18, …, torchvision:NAME, timm:NAME")
+    bottleneck: int = Field(256, ge=1, description="width of the features")
+    classifier: Literal["weight_norm", "linear"] = "weight_norm"
+    stride_on: Literal["conv2", "conv1"] = Field("conv2", description="of ResNet-50")
+    weights: Path | None = Field(None, description="backbone weights to start from")
+
+
+class SourceConfig(_Section):
+    """How the source model comes about: trained here, or given as a file."""
+
+    weights: Path | None = Field(None, description="a whole source model; then nothing is trained")
+    epochs: int = Field(30, ge=1)
+    lr: float = Field(1e-3, gt=0)
+    batch_size: int = Field(64, ge=2)
+    momentum: float = Field(0.9, ge=0, lt=1)
+    nesterov: bool = True
+    weight_decay: float = Field(1e-3, ge=0)
+    backbone_lr: float = Field(1.0, ge=0, description="factor on the backbone's learning rate")
+    schedule: Literal["shot_decay", "constant"] = "shot_decay"
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="SHOT takes 0.1, the paper none")
+    holdout: float = Field(0.1, ge=0, lt=1, description="share kept back to score the source model")
+    seed: int | None = Field(None, ge=0, description="of the source model; run.seed if not given")
+
+
+class RunConfig(_Section):
+    """How the experiment is carried out."""
+
+    seed: int = Field(0, ge=0)
+    evaluate_every: int = Field(1, ge=1, description="rounds between evaluations")
+    checkpoint_every: int = Field(1, ge=1, description="rounds between checkpoints")
+    workers: int = Field(0, ge=0, description="worker processes; 0: one for each core")
+    device: str = Field("cpu", description="cpu, cuda or mps")
+
+
+# Settings that change how fast a run goes, but not what comes out.
+_NOT_IDENTITY = ("checkpoint_every", "workers", "device")
+
+
+class Experiment(_Section):
+    """Everything that decides the result of a run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    data: DataConfig
+    model: ModelConfig
+    source: SourceConfig
+    method_name: str
+    method: Any  # a dataclass of METHODS, its training inside
+    run: RunConfig
+
+    def settings(self) -> Table:
+        """All settings as plain JSON values, as they stand in the run folder."""
+        method = asdict(self.method)
+        training = method.pop("training")
+        return {
+            "data": self.data.model_dump(mode="json"),
+            "model": self.model.model_dump(mode="json"),
+            "source": self.source.model_dump(mode="json"),
+            "training": training,
+            "method": {"name": self.method_name, **method},
+            "run": self.run.model_dump(mode="json"),
+        }
+
+    def identity(self) -> Table:
+        """The settings without those that change nothing but speed."""
+        settings = self.settings()
+        settings["run"] = {k: v for k, v in settings["run"].items() if k not in _NOT_IDENTITY}
+        return settings
+
+    @property
+    def name(self) -> str:
+        """Name of the run folder: readable, and different for every different experiment."""
+        digest = hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
+        words = (self.data.benchmark, self.data.source, self.method_name, f"s{self.run.seed}")
+        readable = "-".join("".join(c if c.isalnum() else "_" for c in w)[:40] for w in words)
+        return f"{readable}-{digest[:10]}"
+
+    @property
+    def source_seed(self) -> int:
+        """Seed of the source model."""
+        return self.run.seed if self.source.seed is None else self.source.seed
+
+
+def read_experiment(path: Path | None, overrides: Sequence[tuple[str, Any]] = ()) -> Experiment:
+    """The experiment of a TOML file with overrides such as ("training.lr", 0.01) on top."""
+    return resolve(_read_toml(path) if path else {}, overrides)
+
+
+def resolve(settings: Mapping[str, Any], overrides: Sequence[tuple[str, Any]] = ()) -> Experiment:
+    """Fill settings up with the benchmark's defaults, and check every one of them."""
+    given: Table = {k: dict(v) if isinstance(v, Mapping) else v for k, v in settings.items()}
+    _check_sections(given)
+    for key, value in overrides:
+        _override(given, key, value)
+    data = given.setdefault("data", {})
+    benchmark = str(data.get("benchmark", "mini-digits"))
+    method = dict(given.get("method", {}))
+    name = str(method.pop("name", "fedwca"))
+    if name not in METHODS:
+        raise UserError(f"there is no method {name!r}: {_hint(name, METHODS)}")
+    source = data.get("source") or defaults(benchmark, "", name).get("data", {}).get("source", "")
+    given["data"] = {**data, "source": source}
+    merged = _merge(defaults(benchmark, str(source), name), {**given, "method": method})
+    return _build(merged, name)
+
+
+def _build(merged: Table, name: str) -> Experiment:
+    sections = {
+        "data": _validated(DataConfig, "data", merged.get("data", {})),
+        "model": _validated(ModelConfig, "model", merged.get("model", {})),
+        "source": _validated(SourceConfig, "source", merged.get("source", {})),
+        "run": _validated(RunConfig, "run", merged.get("run", {})),
+    }
+    training = _validated(Training, "training", merged.get("training", {}))
+    chosen = _validated(METHODS[name], "method", {**merged["method"], "training": training})
+    if not sections["data"].source:
+        raise UserError("no source domain is given: set data.source to the domain of the labels")
+    return Experiment(method_name=name, method=cast(Method, chosen), **sections)
+
+
+def _validated(kind: Any, section: str, values: Any) -> Any:
+    _check_keys(kind, section, values)
+    if values.get("path"):
+        values = {**values, "path": Path(values["path"]).expanduser().absolute()}
+    try:
+        return TypeAdapter(kind).validate_python(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join([section, *(str(part) for part in first["loc"])])
+        raise UserError(f"{where}: {_plain(first['msg'])} (got {_short(first['input'])})") from None
+
+
+def _plain(message: str) -> str:
+    text = message.removeprefix("Value error, ")
+    return text[:1].lower() + text[1:]
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def _field_names(kind: Any) -> list[str]:
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return list(kind.model_fields)
+    return [f.name for f in fields(kind)]
+
+
+def _check_keys(kind: Any, section: str, values: Any) -> None:
+    if not isinstance(values, Mapping):
+        raise UserError(f"{section} must be a table of settings, [{section}], not {values!r}")
+    known = _field_names(kind)
+    for key in values:
+        if key not in known:
+            raise UserError(f"{section} has no setting {key!r}: {_hint(key, known)}")
+
+
+_SECTIONS = ("data", "model", "source", "training", "method", "run")
+
+
+def _check_sections(settings: Mapping[str, Any]) -> None:
+    for key in settings:
+        if key not in _SECTIONS:
+            raise UserError(f"there is no section [{key}]: {_hint(key, _SECTIONS)}")
+        if not isinstance(settings[key], Mapping):
+            raise UserError(f"{key} must be a table of settings: write it as [{key}]")
+
+
+def _hint(word: object, known: Any) -> str:
+    near = difflib.get_close_matches(str(word), list(known), n=1)
+    return f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(known)}"
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Table:
+    return {key: {**below.get(key, {}), **above.get(key, {})} for key in {*below, *above}}
+
+
+def _override(settings: Table, key: str, value: Any) -> None:
+    section, _, name = key.partition(".")
+    if not name:
+        raise UserError(f"--set {key}: write it as section.name=value, such as training.lr=0.01")
+    _check_sections({section: {}})
+    settings.setdefault(section, {})[name] = value
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """Split "training.lr=0.01" into its key and its value, read as TOML or else as text."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise UserError(f"--set {text}: write it as section.name=value, such as training.lr=0.01")
+    try:
+        return key.strip(), tomllib.loads(f"x = {value}")["x"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+
+
+def _read_toml(path: Path) -> Table:
+    try:
+        content: Table = tomllib.loads(path.read_text(encoding="utf-8"))
+        return content
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist: give the path of a config file") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None

@@ -1,0 +1,173 @@
+"""One experiment from settings to results: the loop that every method and engine share."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fedwca.core.params import State, clone
+from fedwca.data import Benchmark, ClientData, Request, load_benchmark
+from fedwca.engines.base import Deployed, Engine, Job
+from fedwca.engines.simulator import Simulator, cores
+from fedwca.experiments.config import Experiment
+from fedwca.experiments.metrics import accuracy_of, client_scores
+from fedwca.experiments.progress import Progress, Silent
+from fedwca.experiments.source import source_model
+from fedwca.experiments.store import RunFolder
+from fedwca.methods.base import Adapted, Client, Method, Record
+
+__all__ = ["federate", "load_data", "run_experiment"]
+
+
+def run_experiment(
+    experiment: Experiment, runs: Path, cache: Path, progress: Progress | None = None
+) -> RunFolder:
+    """Run, or go on with, or just return the finished run of an experiment."""
+    tell = progress or Silent()
+    folder = RunFolder.open(runs / experiment.name, experiment.settings(), experiment.identity())
+    with folder:
+        if folder.done:
+            tell.note(f"already done: {folder.path}")
+            return folder
+        folder.clean()
+        benchmark = load_data(experiment, cache)
+        clients = benchmark.clients(
+            experiment.data.source, experiment.data.clients_per_domain, experiment.run.seed
+        )
+        folder.write_json("clients.json", _who_holds_what(clients, benchmark))
+        model = source_model(experiment, benchmark, cache, tell.note)
+        source = clone(model.feature_state())
+        engine = Simulator(
+            model,
+            experiment.method,
+            clients,
+            experiment.run.seed,
+            folder.path,
+            experiment.run.workers or cores(),
+        )
+        try:
+            _federate_into(folder, experiment, source, engine, tell)
+        finally:
+            engine.close()
+    return folder
+
+
+def load_data(experiment: Experiment, cache: Path) -> Benchmark:
+    """The experiment's benchmark."""
+    data = experiment.data
+    request = Request(data.path, cache, data.image_size, data.images_per_domain, data.seed)
+    return load_benchmark(data.benchmark, request)
+
+
+def _who_holds_what(clients: list[ClientData], benchmark: Benchmark) -> dict[str, Any]:
+    def rows(part: Any) -> list[int]:
+        return part.images.index.tolist() if part is not None else []
+
+    return {
+        "classes": list(benchmark.classes),
+        "clients": {
+            c.name: {
+                "domain": c.domain,
+                "train": c.train.index.tolist(),
+                "validation": rows(c.validation),
+                "test": rows(c.test),
+            }
+            for c in clients
+        },
+    }
+
+
+def _federate_into(
+    folder: RunFolder, experiment: Experiment, source: State, engine: Engine, tell: Progress
+) -> None:
+    method: Method = experiment.method
+    found = folder.load_checkpoint()
+    done, state, memories = found or (0, method.init(source), {})
+    folder.rewind(done if found else -1)
+    tell.start(experiment.name, method.rounds, done)
+
+    def keep(rounds: int, state: Record, memories: dict[str, Record], line: Any) -> None:
+        if line is not None:
+            folder.append(line)
+            tell.round(line)
+        if rounds > 0 and (
+            rounds % experiment.run.checkpoint_every == 0 or rounds == method.rounds
+        ):
+            folder.save_checkpoint(rounds, state, memories)
+
+    try:
+        federate(
+            method, engine, state, memories, keep, done=done, every=experiment.run.evaluate_every
+        )
+    finally:
+        tell.finish()
+    folder.write_json("result.json", folder.lines()[-1])
+
+
+Keep = Callable[[int, Record, dict[str, Record], dict[str, Any] | None], None]
+
+
+def federate(
+    method: Method,
+    engine: Engine,
+    state: Record,
+    memories: dict[str, Record],
+    keep: Keep,
+    *,
+    done: int = 0,
+    every: int = 1,
+) -> Record:
+    """All rounds that are left. `keep` gets state, memories and, if evaluated, a result line.
+
+    Line 0 says how clients do before any round; line r, after r rounds.
+    """
+    if done == 0:
+        keep(0, state, memories, _evaluated(0, method, engine, state, memories, {}))
+    for number in range(done, method.rounds):
+        started = time.perf_counter()
+        jobs = {
+            client: Job(method.send(state, client), memories.get(client.name, Record()))
+            for client in engine.clients
+        }
+        adapted = engine.adapt(number, jobs)
+        state = method.aggregate(state, {client: a.reply for client, a in adapted.items()})
+        memories = {**memories, **{client.name: a.memory for client, a in adapted.items()}}
+        line = None
+        if (number + 1) % every == 0 or number + 1 == method.rounds:
+            facts = _traffic(jobs, adapted, time.perf_counter() - started)
+            line = _evaluated(number + 1, method, engine, state, memories, facts)
+        keep(number + 1, state, memories, line)
+    return state
+
+
+def _traffic(
+    jobs: dict[Client, Job], adapted: dict[Client, Adapted], seconds: float
+) -> dict[str, Any]:
+    return {
+        "bytes_down": sum(job.message.nbytes() for job in jobs.values()),
+        "bytes_up": sum(a.reply.nbytes() for a in adapted.values()),
+        "seconds": seconds,
+        "health": {client.name: a.health for client, a in adapted.items()},
+    }
+
+
+def _evaluated(
+    rounds: int,
+    method: Method,
+    engine: Engine,
+    state: Record,
+    memories: dict[str, Record],
+    facts: dict[str, Any],
+) -> dict[str, Any]:
+    models = {}
+    for client in engine.clients:
+        memory = memories.get(client.name, Record())
+        models[client] = Deployed(method.deployed(state, client, memory), memory)
+    scores = client_scores(engine.evaluate(models))
+    return {
+        "round": rounds,
+        "accuracy": accuracy_of(scores),
+        "clients": scores,
+        "server": method.describe(state),
+        **facts,
+    }

@@ -1,0 +1,147 @@
+"""The source model: trained once and cached, or given. From here on only its weights exist."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from fedwca.data.benchmarks import Benchmark
+from fedwca.data.images import LabeledImages, UnlabeledImages
+from fedwca.errors import UserError
+from fedwca.experiments.config import Experiment, SourceConfig
+from fedwca.methods.inference import device_of, evaluate
+from fedwca.methods.optimizer import make_sgd, set_rate
+from fedwca.models import DomainModel, build_model, load_backbone, load_weights, save_weights
+
+__all__ = ["source_model", "train_source"]
+
+Note = Callable[[str], None]
+
+
+def source_model(
+    experiment: Experiment, benchmark: Benchmark, cache: Path, note: Note
+) -> DomainModel:
+    """The source model of an experiment, in channels-last layout on the experiment's device."""
+    with torch.random.fork_rng():
+        torch.manual_seed(experiment.source_seed)
+        model = _built(experiment, benchmark)
+        if experiment.source.weights is not None:
+            load_weights(model, experiment.source.weights)
+        else:
+            _from_cache(experiment, benchmark, model, cache, note)
+    model.freeze_classifier()
+    return model.eval()
+
+
+def _built(experiment: Experiment, benchmark: Benchmark) -> DomainModel:
+    config = experiment.model
+    size = benchmark.transform.crop or experiment.data.image_size
+    model = build_model(
+        config.backbone,
+        len(benchmark.classes),
+        image_size=size,
+        bottleneck=config.bottleneck,
+        classifier=config.classifier,
+        stride_on=config.stride_on,
+    )
+    if config.weights is not None:
+        load_backbone(model, config.weights)
+    device = _device(experiment.run.device)
+    return model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):
+        raise UserError(f"this machine has no device {name!r}: set run.device to cpu") from None
+    return device
+
+
+def _from_cache(
+    experiment: Experiment, benchmark: Benchmark, model: DomainModel, cache: Path, note: Note
+) -> None:
+    labeled = benchmark.source(experiment.data.source)
+    path = cache / "source" / f"{_key(experiment, labeled)}.safetensors"
+    if path.exists():
+        note(f"source model: taken from {path}")
+        load_weights(model, path)
+        return
+    note(f"source model: training on {len(labeled)} images of {experiment.data.source}")
+    held_out = train_source(model, labeled, experiment.source, experiment.source_seed)
+    if held_out is not None:
+        note(f"source model: {held_out:.1%} on held-out source images")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_weights(model, path, {"held_out_accuracy": str(held_out)})
+
+
+def _key(experiment: Experiment, labeled: LabeledImages) -> str:
+    settings = experiment.settings()
+    parts = [
+        settings["model"],
+        settings["source"],
+        experiment.source_seed,
+        repr(labeled.images.transform),
+        _content(labeled),
+    ]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _content(labeled: LabeledImages) -> str:
+    """Digest of all labels and of a sample of the images, so that other data trains anew."""
+    sample = labeled.images.index[:: max(1, len(labeled) // 256)]
+    digest = hashlib.sha256(labeled.labels.tobytes())
+    digest.update(labeled.images.pixels[sample].tobytes())
+    return digest.hexdigest()
+
+
+def train_source(
+    model: DomainModel, labeled: LabeledImages, config: SourceConfig, seed: int
+) -> float | None:
+    """Train by cross-entropy on labeled source images; the accuracy on those held back."""
+    rng = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(labeled), generator=rng)
+    kept_back = round(config.holdout * len(labeled))
+    rows, test = order[kept_back:], order[:kept_back]
+    if len(rows) < 2:
+        raise UserError("the source domain needs at least two labeled images to train on")
+    head = [*model.bottleneck.parameters(), *model.classifier.parameters()]
+    optimizer = make_sgd(model.backbone.parameters(), head, config)
+    for epoch in range(config.epochs):
+        set_rate(optimizer, config, epoch / config.epochs)
+        _source_epoch(model, labeled, rows, config, optimizer, rng)
+    return _accuracy(model, labeled, test) if kept_back else None
+
+
+def _source_epoch(
+    model: DomainModel,
+    labeled: LabeledImages,
+    rows: torch.Tensor,
+    config: SourceConfig,
+    optimizer: torch.optim.Optimizer,
+    rng: torch.Generator,
+) -> None:
+    labels = torch.from_numpy(labeled.labels)
+    device = device_of(model)
+    model.train()
+    for batch in rows[torch.randperm(len(rows), generator=rng)].split(config.batch_size):
+        if len(batch) < 2:  # BatchNorm cannot use a single image
+            continue
+        _, logits = model(labeled.images.batch(batch, rng).to(device))
+        loss = F.cross_entropy(
+            logits, labels[batch].to(device), label_smoothing=config.label_smoothing
+        )
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+
+
+def _accuracy(model: DomainModel, labeled: LabeledImages, rows: torch.Tensor) -> float:
+    images = labeled.images
+    chosen = UnlabeledImages(images.pixels, images.index[rows.numpy()], images.transform)
+    predicted = evaluate(model, chosen).logits.argmax(dim=1)
+    return float((predicted == torch.from_numpy(labeled.labels)[rows]).double().mean())

@@ -1,0 +1,152 @@
+"""The run folder: settings, one JSON line a round, checkpoints, at last a `done` marker.
+
+config.json       the resolved settings
+clients.json      who holds which images
+results.jsonl     one line for each evaluated round
+checkpoint-N      server state and client memories after N rounds (safetensors); the last two
+result.json       the final line, written when the run is done
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from fedwca.engines.records import load_records, save_records
+from fedwca.errors import UserError
+from fedwca.methods.base import Record
+
+__all__ = ["Checkpoint", "RunFolder"]
+
+Json = dict[str, Any]
+Checkpoint = tuple[int, Record, dict[str, Record]]  # rounds done, server state, client memories
+
+_KEPT = 2  # should the newest be damaged, the one before it serves
+
+
+class RunFolder:
+    """One run on disk. Every file appears whole or not at all, but for the growing results."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = FileLock(path / ".lock", timeout=0)
+
+    @classmethod
+    def open(cls, path: Path, settings: Json, identity: Json) -> "RunFolder":
+        """Make the folder, or take up the one that is there if it is of the same experiment."""
+        path.mkdir(parents=True, exist_ok=True)
+        folder = cls(path)
+        config = path / "config.json"
+        if config.exists():
+            stored = folder.read_json("config.json").get("identity")
+            if stored != identity:
+                raise UserError(
+                    f"{path} holds a run of another configuration: "
+                    "choose another --runs folder, or move this one away"
+                )
+        else:
+            folder.write_json("config.json", {"identity": identity, "settings": settings})
+        return folder
+
+    def __enter__(self) -> "RunFolder":
+        try:
+            self._lock.acquire()
+        except Timeout:
+            raise UserError(
+                f"another process is at work on {self.path}: wait for it, or stop it first"
+            ) from None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has come to its end."""
+        return (self.path / "result.json").exists()
+
+    def read_json(self, name: str) -> Json:
+        """A JSON file of the folder."""
+        path = self.path / name
+        try:
+            content: Json = json.loads(path.read_text(encoding="utf-8"))
+            return content
+        except ValueError:
+            raise UserError(f"{path} is damaged: delete {self.path} and run again") from None
+
+    def write_json(self, name: str, content: Json) -> None:
+        """Write a JSON file atomically."""
+        target = self.path / name
+        temporary = target.with_name(f"{name}.{os.getpid()}.tmp")
+        try:
+            temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False), "utf-8")
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    # --- results --------------------------------------------------------------------------------
+
+    def append(self, line: Json) -> None:
+        """Add a line to the results."""
+        with (self.path / "results.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+    def lines(self) -> list[Json]:
+        """All whole lines of the results; one that was cut short by a crash is left out."""
+        path = self.path / "results.jsonl"
+        if not path.exists():
+            return []
+        lines = []
+        for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                lines.append(json.loads(text))
+            except ValueError:
+                break
+        return lines
+
+    def rewind(self, rounds: int) -> None:
+        """Forget results after a round: they will be made again from its checkpoint."""
+        kept = [line for line in self.lines() if line["round"] <= rounds]
+        temporary = self.path / f"results.jsonl.{os.getpid()}.tmp"
+        try:
+            text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept)
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(self.path / "results.jsonl")
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    # --- checkpoints ----------------------------------------------------------------------------
+
+    def save_checkpoint(self, rounds: int, state: Record, memories: Mapping[str, Record]) -> None:
+        """Keep all that is needed to go on after so many rounds."""
+        groups = {"state": state, **{f"memory/{n}": m for n, m in memories.items()}}
+        save_records(self._checkpoint(rounds), groups)
+        for old in self._rounds()[:-_KEPT]:
+            self._checkpoint(old).unlink(missing_ok=True)
+
+    def load_checkpoint(self) -> Checkpoint | None:
+        """The newest checkpoint that can be read, or None."""
+        for rounds in reversed(self._rounds()):
+            try:
+                groups = load_records(self._checkpoint(rounds))
+            except ValueError:
+                continue
+            state = groups.pop("state")
+            memories = {name.removeprefix("memory/"): m for name, m in groups.items()}
+            return rounds, state, memories
+        return None
+
+    def clean(self) -> None:
+        """Remove what an interrupted process may have left half-written."""
+        for leftover in self.path.glob("*.tmp"):
+            leftover.unlink(missing_ok=True)
+
+    def _checkpoint(self, rounds: int) -> Path:
+        return self.path / f"checkpoint-{rounds:05d}.safetensors"
+
+    def _rounds(self) -> list[int]:
+        names = [p.stem for p in self.path.glob("checkpoint-*.safetensors")]
+        return sorted(int(name.removeprefix("checkpoint-")) for name in names)

@@ -1,0 +1,17 @@
+"""The methods by name. A new one is a file and a line in `METHODS`."""
+
+from fedwca.methods.base import Adapted, Client, Method, Record
+from fedwca.methods.fedavg import FedAvg
+from fedwca.methods.fedwca import FedWCA
+from fedwca.methods.local import Local
+from fedwca.methods.source_only import SourceOnly
+from fedwca.methods.training import Training
+
+__all__ = ["METHODS", "Adapted", "Client", "Method", "Record", "Training"]
+
+METHODS: dict[str, type[Method]] = {
+    "source_only": SourceOnly,
+    "local": Local,
+    "fedavg": FedAvg,
+    "fedwca": FedWCA,
+}

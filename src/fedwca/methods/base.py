@@ -1,0 +1,116 @@
+"""The contract: both halves of a federated method in one class.
+
+A method is a frozen dataclass of documented hyper-parameters with five hooks. The server calls
+`init`, `send` and `aggregate`; the client calls `adapt`; either calls `deployed`. State goes in
+and comes out, randomness is an argument, and nothing but a `Record` travels or is kept.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from fedwca.core.params import State
+from fedwca.data.images import UnlabeledImages
+from fedwca.methods.training import Training
+from fedwca.models import DomainModel
+
+__all__ = ["Adapted", "Client", "Health", "Method", "Record", "round_of"]
+
+Health = dict[str, float | list[float]]
+
+
+@dataclass(frozen=True)
+class Record:
+    """Named models and small named numbers: a message, a reply, a server state, a memory.
+
+    Attributes:
+        models: weights of feature extractors f, buffers included; the classifier never travels.
+        values: small tensors: weights α and β, counts, the round.
+    """
+
+    models: dict[str, State] = field(default_factory=dict)
+    values: dict[str, Tensor] = field(default_factory=dict)
+
+    def nbytes(self) -> int:
+        """Size of all tensors: what a message costs on the wire."""
+        tensors = [t for state in self.models.values() for t in state.values()]
+        return sum(t.numel() * t.element_size() for t in (*tensors, *self.values.values()))
+
+
+class Client(NamedTuple):
+    """Who a client is. `domain` is known in simulations only, and empty elsewhere."""
+
+    name: str
+    domain: str = ""
+
+
+class Adapted(NamedTuple):
+    """What `adapt` gives back.
+
+    Attributes:
+        reply: goes to the server.
+        memory: stays at the client until its next round.
+        health: label-free numbers for the log (losses, matched share, α, β).
+    """
+
+    reply: Record
+    memory: Record
+    health: Health
+
+
+class Method(Protocol):
+    """What every method of the registry provides."""
+
+    # Names of models and values that may travel; "soft/*" admits any number of them. A test
+    # compares them with what really travels.
+    sends: ClassVar[frozenset[str]]
+    replies: ClassVar[frozenset[str]]
+
+    @property
+    def training(self) -> Training:
+        """How a client trains."""
+        ...
+
+    @property
+    def rounds(self) -> int:
+        """How many communication rounds the method takes part in."""
+        ...
+
+    def init(self, source: State) -> Record:
+        """Server: the first state, from the source model's feature extractor."""
+        ...
+
+    def send(self, state: Record, client: Client) -> Record:
+        """Server: the message to a client."""
+        ...
+
+    def adapt(
+        self,
+        model: DomainModel,
+        images: UnlabeledImages,
+        message: Record,
+        memory: Record,
+        rng: torch.Generator,
+    ) -> Adapted:
+        """Client: adapt on unlabeled images; `model` holds the frozen classifier."""
+        ...
+
+    def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
+        """Server: the next state, from whichever replies came."""
+        ...
+
+    def deployed(self, state: Record, client: Client, memory: Record) -> State:
+        """Either side: the weights that the client uses."""
+        ...
+
+    def describe(self, state: Record) -> Health:
+        """Server: what the log should say of the state, such as each client's cluster."""
+        ...
+
+
+def round_of(record: Record) -> int:
+    """The communication round that a state or message belongs to."""
+    return int(record.values["round"])

@@ -1,0 +1,89 @@
+"""FedAvg of SHOT with pseudo-labels fixed for the round.
+
+McMahan et al.: Communication-Efficient Learning of Deep Networks from Decentralized Data,
+AISTATS 2017, with SHOT as the local step as in the FedWCA paper. The whole feature extractor is
+averaged, BatchNorm statistics included; the paper is silent on that.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+
+from fedwca.core.params import State, mix
+from fedwca.data.images import UnlabeledImages
+from fedwca.methods.base import Adapted, Client, Health, Record, round_of
+from fedwca.methods.shot import adapt_from, memory_of
+from fedwca.methods.training import Training
+from fedwca.models import DomainModel
+
+__all__ = ["FedAvg", "mean_of"]
+
+
+@dataclass(frozen=True)
+class FedAvg:
+    """One global model.
+
+    Attributes:
+        training: how clients train.
+        fixed_labels: keep pseudo-labels for the whole round; else renew them every epoch.
+        mean: weigh clients by their number of "samples", or take the "plain" mean.
+    """
+
+    training: Training = field(default_factory=Training)
+    fixed_labels: bool = True
+    mean: Literal["samples", "plain"] = "samples"
+
+    sends: ClassVar[frozenset[str]] = frozenset({"global", "round"})
+    replies: ClassVar[frozenset[str]] = frozenset({"local", "samples"})
+
+    @property
+    def rounds(self) -> int:
+        return self.training.rounds
+
+    def init(self, source: State) -> Record:
+        return Record(models={"global": source}, values={"round": torch.tensor(0)})
+
+    def send(self, state: Record, client: Client) -> Record:
+        return state
+
+    def adapt(
+        self,
+        model: DomainModel,
+        images: UnlabeledImages,
+        message: Record,
+        memory: Record,
+        rng: torch.Generator,
+    ) -> Adapted:
+        weights, health = adapt_from(
+            message.models["global"],
+            model,
+            images,
+            memory,
+            self.training,
+            rng,
+            round=round_of(message),
+            fixed_labels=self.fixed_labels,
+        )
+        reply = Record({"local": weights}, {"samples": torch.tensor(len(images))})
+        return Adapted(reply, memory_of(weights, self.training), {**health})
+
+    def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
+        merged = mean_of(list(replies.values()), self.mean) or state.models["global"]
+        return Record({"global": merged}, {"round": state.values["round"] + 1})
+
+    def deployed(self, state: Record, client: Client, memory: Record) -> State:
+        return state.models["global"]
+
+    def describe(self, state: Record) -> Health:
+        return {}
+
+
+def mean_of(replies: list[Record], mean: Literal["samples", "plain"]) -> State | None:
+    """Mean of the replies' local models; None if nobody replied."""
+    if not replies:
+        return None
+    counts = [float(r.values["samples"]) if mean == "samples" else 1.0 for r in replies]
+    total = sum(counts)
+    return mix([r.models["local"] for r in replies], [count / total for count in counts])

@@ -1,0 +1,361 @@
+"""FedWCA: federated source-free domain adaptation by weighted cluster aggregation.
+
+Mori, Kihara, Miyagawa, Ebihara, Teo, Sakurada: Federated Source-free Domain Adaptation for
+Classification: Weighted Cluster Aggregation for Unlabeled Data, WACV 2025.
+
+Where the paper is silent or contradicts itself, the field's text says what was chosen; the
+server's state holds `cluster/c`, `soft/c`, and for each client its cluster, α and β.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedwca.core.params import State, mix
+from fedwca.core.pseudo_label import (
+    LabelRule,
+    PrototypeFeatures,
+    PrototypeLabels,
+    confidence_labels,
+    mixup_partners,
+    prototype_labels,
+    reconcile,
+)
+from fedwca.core.weights import Normalisation, benefit, cluster_weights, soft_mixture
+from fedwca.data.images import UnlabeledImages
+from fedwca.methods.base import Adapted, Client, Health, Record, round_of
+from fedwca.methods.blending import Blend, View, align, balance
+from fedwca.methods.clustering import (
+    Clustering,
+    Layer,
+    client_style,
+    clusters_of,
+    nearest_cluster,
+)
+from fedwca.methods.fedavg import mean_of
+from fedwca.methods.inference import Outputs, evaluate, load
+from fedwca.methods.shot import memory_of, own_of
+from fedwca.methods.training import Targets, Training, train
+from fedwca.models import DomainModel
+
+__all__ = ["FedWCA"]
+
+ClusterWeights = Literal["wca", "local", "one_hot", "equal", "one_equal", "one_equal_adaptive"]
+
+
+@dataclass(frozen=True)
+class FedWCA:
+    """The paper's method; its ablations are field values.
+
+    Attributes:
+        training: how clients train.
+        temperature_a: T_a of α; the paper takes 0.01, or 0.1 on PACS.
+        temperature_b: T_b of β.
+        mixup_share: μ, the share of the matched image in a mixed one.
+        rounds_between_weights: U; α and β are renewed in the first of every U rounds, in the
+            others the server blends with the last ones and sends two models only. 1: the original.
+        cluster_weights: how f_init is blended. "wca" the paper's; "local" (FedWCA-L) α over
+            cluster models alone; "one_hot" own cluster; "equal" all alike; "one_equal" the own
+            with `own_weight`, the others sharing the rest; "one_equal_adaptive" own and equal,
+            weighed by β.
+        own_weight: the own cluster's weight in "one_equal".
+        prototypes: PP; off: labels by the classifier's argmax.
+        fixed_labels: FP; off: labels renewed every epoch with the model as it is then.
+        two_models: TM; off: labels of f_init alone.
+        mixup: MU; off: mismatched images are learnt from as they are.
+        label_rule: which model's label stands where they differ (see `reconcile`).
+        no_partner: a mismatched image with no matched one of its label: "skip" leaves it out of
+            the cross-entropy, "keep" learns from it unmixed.
+        prototype_features: "unit" rows as SHOT, or "raw" as the paper's equation reads.
+        clustering: "finch", LADD's "style", or the true "domain" (simulations only).
+        clustering_layer: the convolution that finch looks at, from 1, or "all" weights.
+        clustering_input: raw "weights" as the paper, or the "update" against the source model.
+        cluster_mean: "plain" mean within a cluster, or weighed by "samples".
+        benefit_normalisation: how A is made to sum to one (see `soft_mixture`).
+    """
+
+    training: Training = field(default_factory=Training)
+    temperature_a: float = 0.01
+    temperature_b: float = 0.05
+    mixup_share: float = 0.55
+    rounds_between_weights: int = 1
+    cluster_weights: ClusterWeights = "wca"
+    own_weight: float = 0.8
+    prototypes: bool = True
+    fixed_labels: bool = True
+    two_models: bool = True
+    mixup: bool = True
+    label_rule: LabelRule = "ratio"
+    no_partner: Literal["skip", "keep"] = "skip"
+    prototype_features: PrototypeFeatures = "unit"
+    clustering: Clustering = "finch"
+    clustering_layer: Layer = 1
+    clustering_input: Literal["weights", "update"] = "weights"
+    cluster_mean: Literal["plain", "samples"] = "plain"
+    benefit_normalisation: Normalisation = "column"
+
+    sends: ClassVar[frozenset[str]] = frozenset({"round", "source", "cluster", "init", "soft/*"})
+    replies: ClassVar[frozenset[str]] = frozenset({"local", "samples", "alpha", "beta", "style"})
+
+    def __post_init__(self) -> None:
+        if self.temperature_a <= 0 or self.temperature_b <= 0:
+            raise ValueError("method.temperature_a and method.temperature_b must be positive")
+        if not 0 <= self.mixup_share <= 1 or not 0 <= self.own_weight <= 1:
+            raise ValueError("method.mixup_share and method.own_weight must lie between 0 and 1")
+        if self.rounds_between_weights < 1:
+            raise ValueError("method.rounds_between_weights must be at least 1")
+        if self.two_models and not self.prototypes:
+            raise ValueError(
+                "method.two_models compares prototypes: set it to false with prototypes = false"
+            )
+        if self.mixup and not self.two_models:
+            raise ValueError(
+                "method.mixup repairs labels on which two models differ: "
+                "set it to false with two_models = false"
+            )
+
+    @property
+    def rounds(self) -> int:
+        return self.training.rounds
+
+    # --- server ---------------------------------------------------------------------------------
+
+    def init(self, source: State) -> Record:
+        return Record(models={"source": source}, values={"round": torch.tensor(0)})
+
+    def send(self, state: Record, client: Client) -> Record:
+        values = {"round": state.values["round"]}
+        own = _cluster_of(state, client)
+        if own is None:  # the first round, or a newcomer's first
+            return Record({"source": state.models["source"]}, values)
+        models = {"cluster": state.models[f"cluster/{own}"], **self._start(state, client, own)}
+        return Record(models, values)
+
+    def _start(self, state: Record, client: Client, own: int) -> dict[str, State]:
+        """What f_init is made of, beside the own cluster model: "init" itself, or "soft/*"."""
+        clusters = _models(state, "cluster")
+        if self.cluster_weights == "one_hot":
+            return {}
+        if self._weighs(state, client):
+            if self.cluster_weights == "one_equal_adaptive":
+                return {"soft/0": mix(clusters, _equal(len(clusters)))}
+            soft = clusters if self.cluster_weights == "local" else _models(state, "soft")
+            return _named("soft", soft)
+        return {"init": mix(clusters, self._blend_weights(state, client, own))}
+
+    def _weighs(self, state: Record, client: Client) -> bool:
+        """Whether the client finds α, β itself: in the first of every U rounds, from round 1 on."""
+        if self.cluster_weights in ("equal", "one_equal"):
+            return False
+        due = (round_of(state) - 1) % self.rounds_between_weights == 0
+        known = "alpha" if self.cluster_weights in ("wca", "local") else "beta"
+        return due or f"{known}/{client.name}" not in state.values
+
+    def _blend_weights(self, state: Record, client: Client, own: int) -> Tensor:
+        """v_k [C] from the client's last α, β and the state's S."""
+        C = len(_models(state, "cluster"))
+        e_own = torch.eye(C, dtype=torch.float64)[own]
+        alpha = state.values.get(f"alpha/{client.name}", e_own)
+        beta = state.values.get(f"beta/{client.name}", torch.tensor([1.0, 0.0]).double())
+        if self.cluster_weights == "wca":
+            return cluster_weights(alpha, beta, own, state.values["S"])
+        if self.cluster_weights == "local":
+            return alpha
+        if self.cluster_weights == "equal":
+            return _equal(C)
+        if self.cluster_weights == "one_equal_adaptive":
+            return beta[0] * e_own + beta[1] * _equal(C)
+        if self.cluster_weights == "one_equal" and C > 1:
+            others = (1 - self.own_weight) / (C - 1)
+            return e_own * self.own_weight + (1 - e_own) * others
+        return e_own
+
+    def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
+        values = {**state.values, "round": state.values["round"] + 1}
+        if not replies:
+            return Record(state.models, values)
+        values.update(self._assignments(state, replies))
+        for client, reply in replies.items():
+            for name in ("alpha", "beta"):
+                if name in reply.values:
+                    values[f"{name}/{client.name}"] = reply.values[name]
+        values.update(self._used_weights(Record(state.models, values), replies))
+        clusters = self._cluster_models(state, values, replies)
+        models = {"source": state.models["source"], **_named("cluster", clusters)}
+        if self.cluster_weights == "wca":
+            values["S"] = self._soft_weights(values, len(clusters))
+            models.update(_named("soft", [mix(clusters, row) for row in values["S"]]))
+        return Record(models, values)
+
+    def _assignments(self, state: Record, replies: Mapping[Client, Record]) -> dict[str, Tensor]:
+        """Clusters of all clients in the first round, afterwards only of newcomers."""
+        origin = state.models["source"] if self.clustering_input == "update" else None
+        clusters = _models(state, "cluster")
+        if not clusters:
+            found = clusters_of(self.clustering, replies, self.clustering_layer, origin)
+        else:
+            found = {
+                client.name: nearest_cluster(
+                    reply.models["local"], clusters, self.clustering_layer, origin
+                )
+                for client, reply in replies.items()
+                if _cluster_of(state, client) is None
+            }
+        return {f"cluster_of/{name}": torch.tensor(c) for name, c in found.items()}
+
+    def _used_weights(self, state: Record, replies: Mapping[Client, Record]) -> dict[str, Tensor]:
+        """v_k of this round, for the log: new α and β with the S that the models were made by."""
+        if not _models(state, "cluster"):
+            return {}
+        return {
+            f"v/{client.name}": self._blend_weights(state, client, own)
+            for client in replies
+            if (own := _cluster_of(state, client)) is not None
+        }
+
+    def _cluster_models(
+        self, state: Record, values: Mapping[str, Tensor], replies: Mapping[Client, Record]
+    ) -> list[State]:
+        """f_c: mean of the cluster's replies; a cluster from which nobody replied stays."""
+        count = 1 + max(int(v) for name, v in values.items() if name.startswith("cluster_of/"))
+        members: list[list[Record]] = [[] for _ in range(count)]
+        for client, reply in replies.items():
+            members[int(values[f"cluster_of/{client.name}"])].append(reply)
+        return [
+            mean_of(group, self.cluster_mean) or state.models[f"cluster/{c}"]
+            for c, group in enumerate(members)
+        ]
+
+    def _soft_weights(self, values: Mapping[str, Tensor], C: int) -> Tensor:
+        """S [C, C] from every client's last α and β; before there are any, soft = cluster."""
+        names = [name.removeprefix("alpha/") for name in values if name.startswith("alpha/")]
+        if not names:
+            return torch.eye(C, dtype=torch.float64)
+        A, B = benefit(
+            torch.stack([values[f"alpha/{name}"] for name in names]),
+            torch.stack([values[f"beta/{name}"] for name in names]),
+            torch.stack([values[f"cluster_of/{name}"] for name in names]),
+        )
+        return soft_mixture(A, B, self.benefit_normalisation)
+
+    def deployed(self, state: Record, client: Client, memory: Record) -> State:
+        own = _cluster_of(state, client)
+        return state.models["source" if own is None else f"cluster/{own}"]
+
+    def describe(self, state: Record) -> Health:
+        """Each client's cluster, and the weights v_k that its last f_init had."""
+        return {
+            name: value.tolist()
+            for name, value in state.values.items()
+            if name.startswith(("cluster_of/", "v/"))
+        }
+
+    # --- client ---------------------------------------------------------------------------------
+
+    def adapt(
+        self,
+        model: DomainModel,
+        images: UnlabeledImages,
+        message: Record,
+        memory: Record,
+        rng: torch.Generator,
+    ) -> Adapted:
+        def view(weights: Mapping[str, Tensor]) -> Outputs:
+            load(model, weights, images, self.training.batch_norm, own_of(memory))
+            return evaluate(model, images)
+
+        health: Health = {}
+        values = {"samples": torch.tensor(len(images))}
+        start = message.models.get("source") or message.models["cluster"]
+        cluster_view = None
+        if "init" in message.models or _models(message, "soft"):
+            cluster_view = view(message.models["cluster"])
+            start, weights = self._initial(model, message, cluster_view, view)
+            values.update({name: blend.weights for name, blend in weights.items()})
+            for name, blend in weights.items():
+                health[name] = blend.weights.tolist()
+                health[f"{name}_scores"] = blend.scores.tolist()
+        elif self.clustering == "style" and "source" in message.models:
+            values["style"] = client_style(images, rng)
+        load(model, start, images, self.training.batch_norm, own_of(memory))
+        cluster_labels = self._cluster_labels(cluster_view)
+        trained, losses = train(
+            model,
+            images,
+            lambda: self._targets(evaluate(model, images), cluster_labels, rng, health),
+            self.training,
+            rng,
+            round=round_of(message),
+            fixed_labels=self.fixed_labels,
+        )
+        reply = Record({"local": trained}, values)
+        return Adapted(reply, memory_of(trained, self.training), {**health, **losses})
+
+    def _initial(
+        self, model: DomainModel, message: Record, cluster_view: Outputs, view: View
+    ) -> tuple[State, dict[str, Blend]]:
+        """f_init, and the α and β that the client found for it."""
+        if "init" in message.models:
+            return message.models["init"], {}
+        soft = _models(message, "soft")
+        if self.cluster_weights == "one_equal_adaptive":
+            merged, found = soft[0], {}
+        else:
+            alpha = align(soft, model.classifier_weight(), view, self.temperature_a)
+            merged, found = alpha.model, {"alpha": alpha}
+        if self.cluster_weights == "local":
+            return merged, found
+        beta = balance(message.models["cluster"], cluster_view, merged, view, self.temperature_b)
+        return beta.model, {**found, "beta": beta}
+
+    def _cluster_labels(self, view: Outputs | None) -> PrototypeLabels | None:
+        if view is None or not self.two_models:
+            return None
+        return prototype_labels(view.features, view.probabilities, self.prototype_features)
+
+    def _targets(
+        self,
+        init: Outputs,
+        cluster: PrototypeLabels | None,
+        rng: torch.Generator,
+        health: Health,
+    ) -> Targets:
+        """What to learn from: labels of two models, and who is mixed with whom."""
+        health["confidence"] = float(init.probabilities.amax(dim=1).mean())
+        if not self.prototypes:
+            return Targets.plain(confidence_labels(init.probabilities))
+        first = prototype_labels(init.features, init.probabilities, self.prototype_features)
+        if cluster is None:
+            return Targets.plain(first.labels)
+        labels, matched = reconcile(first, cluster, self.label_rule)
+        health["matched"] = float(matched.double().mean())
+        health["separation"] = [first.separation, cluster.separation]
+        health["init_won"] = int(((labels == first.labels) & ~matched).sum())
+        if not self.mixup:
+            return Targets.plain(labels)
+        partner = mixup_partners(labels, matched, rng)
+        used = matched | (partner >= 0) | (self.no_partner == "keep")
+        health["without_partner"] = int((~matched & (partner < 0)).sum())
+        return Targets(labels, partner, used, self.mixup_share)
+
+
+def _equal(C: int) -> Tensor:
+    return torch.full((C,), 1 / C, dtype=torch.float64)
+
+
+def _cluster_of(state: Record, client: Client) -> int | None:
+    value = state.values.get(f"cluster_of/{client.name}")
+    return None if value is None else int(value)
+
+
+def _models(record: Record, kind: str) -> list[State]:
+    """The models `kind/0`, `kind/1`, … of a record."""
+    count = sum(name.startswith(f"{kind}/") for name in record.models)
+    return [record.models[f"{kind}/{c}"] for c in range(count)]
+
+
+def _named(kind: str, models: list[State]) -> dict[str, State]:
+    return {f"{kind}/{c}": model for c, model in enumerate(models)}

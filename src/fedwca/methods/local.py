@@ -1,0 +1,82 @@
+"""Local: every client adapts alone by SHOT; nothing is aggregated.
+
+Liang, Hu, Feng: Do We Really Need to Access the Source Data? Source Hypothesis Transfer for
+Unsupervised Domain Adaptation, ICML 2020. The paper is silent on the budget: R·E epochs, as all
+others have; labels are renewed every epoch, as SHOT does.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+
+from fedwca.core.params import State
+from fedwca.data.images import UnlabeledImages
+from fedwca.methods.base import Adapted, Client, Health, Record, round_of
+from fedwca.methods.shot import adapt_from, memory_of
+from fedwca.methods.training import Training
+from fedwca.models import DomainModel
+
+__all__ = ["Local"]
+
+
+@dataclass(frozen=True)
+class Local:
+    """SHOT on each client.
+
+    Attributes:
+        training: how clients train.
+        fixed_labels: keep pseudo-labels for a whole round instead of renewing them every epoch.
+    """
+
+    training: Training = field(default_factory=Training)
+    fixed_labels: bool = False
+
+    sends: ClassVar[frozenset[str]] = frozenset({"source", "round"})
+    replies: ClassVar[frozenset[str]] = frozenset()
+
+    @property
+    def rounds(self) -> int:
+        return self.training.rounds
+
+    def init(self, source: State) -> Record:
+        return Record(models={"source": source}, values={"round": torch.tensor(0)})
+
+    def send(self, state: Record, client: Client) -> Record:
+        # The source model travels once; afterwards the client goes on from its own.
+        models = state.models if round_of(state) == 0 else {}
+        return Record(models=dict(models), values={"round": state.values["round"]})
+
+    def adapt(
+        self,
+        model: DomainModel,
+        images: UnlabeledImages,
+        message: Record,
+        memory: Record,
+        rng: torch.Generator,
+    ) -> Adapted:
+        start = memory.models.get("own") or message.models["source"]
+        # What goes in is the client's own model, never a received one after round 0, so its
+        # statistics are its own already; "recalibrate" still applies.
+        weights, health = adapt_from(
+            start,
+            model,
+            images,
+            memory,
+            self.training,
+            rng,
+            round=round_of(message),
+            fixed_labels=self.fixed_labels,
+        )
+        kept = memory_of(weights, self.training).models
+        return Adapted(Record(), Record(models={"own": weights, **kept}), {**health})
+
+    def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
+        return Record(models=state.models, values={"round": state.values["round"] + 1})
+
+    def deployed(self, state: Record, client: Client, memory: Record) -> State:
+        return memory.models.get("own") or state.models["source"]
+
+    def describe(self, state: Record) -> Health:
+        return {}

@@ -1,0 +1,51 @@
+"""SGD as SHOT sets it up: the backbone may learn slower, the rate may decay over the run."""
+
+from collections.abc import Iterable
+from typing import Literal, Protocol
+
+import torch
+from torch import nn
+
+__all__ = ["Rates", "Schedule", "make_sgd", "set_rate"]
+
+Schedule = Literal["constant", "shot_decay"]
+
+
+class Rates(Protocol):
+    """Settings that both source training and local adaptation have."""
+
+    @property
+    def lr(self) -> float: ...
+    @property
+    def backbone_lr(self) -> float: ...
+    @property
+    def momentum(self) -> float: ...
+    @property
+    def nesterov(self) -> bool: ...
+    @property
+    def weight_decay(self) -> float: ...
+    @property
+    def schedule(self) -> Schedule: ...
+
+
+def make_sgd(
+    backbone: Iterable[nn.Parameter], rest: Iterable[nn.Parameter], rates: Rates
+) -> torch.optim.SGD:
+    """A fresh optimizer; weight decay applies to every parameter."""
+    return torch.optim.SGD(
+        [
+            {"params": list(backbone), "scale": rates.backbone_lr},
+            {"params": list(rest), "scale": 1.0},
+        ],
+        lr=rates.lr,
+        momentum=rates.momentum,
+        nesterov=rates.nesterov and rates.momentum > 0,
+        weight_decay=rates.weight_decay,
+    )
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rates: Rates, progress: float) -> None:
+    """Rate after a share `progress` of the run: lr·(1 + 10·progress)^-0.75 if it decays."""
+    decay = 1.0 if rates.schedule == "constant" else (1 + 10 * progress) ** -0.75
+    for group in optimizer.param_groups:
+        group["lr"] = rates.lr * group["scale"] * decay

@@ -1,0 +1,60 @@
+"""What all SHOT-based methods share: one model's pseudo-labels, and a round of training on them."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from fedwca.core.params import State
+from fedwca.core.pseudo_label import prototype_labels
+from fedwca.data.images import UnlabeledImages
+from fedwca.methods.base import Record
+from fedwca.methods.inference import evaluate, load, own_statistics
+from fedwca.methods.training import Targets, Training, train
+from fedwca.models import DomainModel
+
+__all__ = ["adapt_from", "label_by_prototypes", "memory_of", "own_of"]
+
+OWN_STATISTICS = "batch_norm"
+
+
+def label_by_prototypes(model: DomainModel, images: UnlabeledImages) -> Targets:
+    """SHOT's pseudo-labels by the model as it is now."""
+    outputs = evaluate(model, images)
+    return Targets.plain(prototype_labels(outputs.features, outputs.probabilities).labels)
+
+
+def adapt_from(
+    weights: Mapping[str, Tensor],
+    model: DomainModel,
+    images: UnlabeledImages,
+    memory: Record,
+    training: Training,
+    rng: torch.Generator,
+    *,
+    round: int,
+    fixed_labels: bool,
+) -> tuple[State, dict[str, float]]:
+    """One round of SHOT from the given weights."""
+    load(model, weights, images, training.batch_norm, own_of(memory))
+    return train(
+        model,
+        images,
+        lambda: label_by_prototypes(model, images),
+        training,
+        rng,
+        round=round,
+        fixed_labels=fixed_labels,
+    )
+
+
+def own_of(memory: Record) -> State | None:
+    """The client's own BatchNorm statistics, if it has kept any."""
+    return memory.models.get(OWN_STATISTICS)
+
+
+def memory_of(weights: Mapping[str, Tensor], training: Training) -> Record:
+    """What a client keeps of its trained model: its statistics, if the run says so."""
+    if training.batch_norm != "local":
+        return Record()
+    return Record(models={OWN_STATISTICS: own_statistics(weights)})

@@ -1,0 +1,194 @@
+"""The one local loop: how every method trains a model on a client's unlabeled images."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedwca.core.losses import information_maximization
+from fedwca.core.params import State, clone
+from fedwca.data.images import UnlabeledImages
+from fedwca.methods.inference import BatchNorm, device_of
+from fedwca.methods.optimizer import Schedule, make_sgd, set_rate
+from fedwca.models import DomainModel
+
+__all__ = ["Targets", "Training", "train"]
+
+
+@dataclass(frozen=True)
+class Training:
+    """Local adaptation, the same for every method.
+
+    Attributes:
+        rounds: communication rounds R.
+        epochs: local epochs E in each round.
+        lr: learning rate; the paper's is 1e-3 for digits, 1e-4 for objects.
+        batch_size: images of one step.
+        momentum, nesterov, weight_decay: of SGD, which starts afresh every round.
+        ce_weight: λ, the weight of the cross-entropy with pseudo-labels.
+        backbone_lr: factor on the backbone's learning rate; SHOT takes 0.1 for objects.
+        schedule: "constant", or SHOT's decay over all rounds.
+        batch_norm: what becomes of BatchNorm statistics in a received model: "blend" keeps them
+            as averaged, as the paper; "recalibrate" estimates them anew on the client's own
+            images before the model is judged, labels images, is trained or deployed; "local"
+            puts in those of the client's own last model.
+    """
+
+    rounds: int = 100
+    epochs: int = 5
+    lr: float = 1e-3
+    batch_size: int = 64
+    momentum: float = 0.9
+    nesterov: bool = True
+    weight_decay: float = 1e-3
+    ce_weight: float = 0.1
+    backbone_lr: float = 1.0
+    schedule: Schedule = "constant"
+    batch_norm: BatchNorm = "blend"
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "epochs", "lr", "weight_decay", "ce_weight", "backbone_lr"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"training.{name} must not be negative")
+        if self.batch_size < 2:
+            raise ValueError("training.batch_size must be at least 2, for BatchNorm")
+        if not 0 <= self.momentum < 1:
+            raise ValueError("training.momentum must be at least 0 and below 1")
+
+
+class Targets(NamedTuple):
+    """What the cross-entropy learns from.
+
+    Attributes:
+        labels: [N] pseudo-labels.
+        partner: [N] image to mix in, or -1 for none.
+        used: [N] whether the image takes part in the cross-entropy at all.
+        share: μ, the partner's share in a mixed image.
+    """
+
+    labels: Tensor
+    partner: Tensor
+    used: Tensor
+    share: float = 0.0
+
+    @classmethod
+    def plain(cls, labels: Tensor) -> "Targets":
+        """Every image with its own label, nothing mixed."""
+        return cls(labels, torch.full_like(labels, -1), torch.ones_like(labels, dtype=torch.bool))
+
+
+Labeler = Callable[[], Targets]
+
+
+def train(
+    model: DomainModel,
+    images: UnlabeledImages,
+    label: Labeler,
+    training: Training,
+    rng: torch.Generator,
+    *,
+    round: int,
+    fixed_labels: bool = True,
+    penalty: Callable[[], Tensor] | None = None,
+) -> tuple[State, dict[str, float]]:
+    """Train the loaded model for E epochs with L_IM + λ·L_CE (+ penalty), classifier frozen.
+
+    Labels are made at the start of the round, and of every epoch unless they are fixed.
+
+    Returns:
+        The trained feature extractor, and the mean losses of the last epoch.
+    """
+    model.freeze_classifier()
+    optimizer = make_sgd(model.backbone.parameters(), model.bottleneck.parameters(), training)
+    losses: dict[str, float] = {}
+    # Dropout draws from torch's global generator: seed it from ours, and leave it as it was.
+    with torch.random.fork_rng(devices=_cuda_devices(model)):
+        torch.manual_seed(int(torch.randint(2**62, (1,), generator=rng)))
+        for epoch in range(training.epochs):
+            if epoch == 0 or not fixed_labels:
+                targets = label()
+            _set_training_mode(model)
+            progress = (round * training.epochs + epoch) / max(1, training.rounds * training.epochs)
+            set_rate(optimizer, training, progress)
+            losses = _epoch(model, images, targets, training, optimizer, rng, penalty)
+    model.eval()
+    return clone(model.feature_state()), losses
+
+
+def _epoch(
+    model: DomainModel,
+    images: UnlabeledImages,
+    targets: Targets,
+    training: Training,
+    optimizer: torch.optim.Optimizer,
+    rng: torch.Generator,
+    penalty: Callable[[], Tensor] | None,
+) -> dict[str, float]:
+    device = device_of(model)
+    total = torch.zeros(2, device=device)
+    seen = 0
+    for rows in _batches(len(images), training.batch_size, rng):
+        x, wanted, target = _batch(images, targets, rows, rng)
+        im, ce = _losses(model, x.to(device), len(rows), wanted.to(device), target.to(device))
+        loss = im + training.ce_weight * ce
+        if penalty is not None:
+            loss = loss + penalty()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        total += torch.stack([im.detach(), ce.detach()]) * len(rows)
+        seen += len(rows)
+    means = (total / max(seen, 1)).tolist()
+    return {"loss_im": means[0], "loss_ce": means[1]}
+
+
+def _batches(count: int, batch_size: int, rng: torch.Generator) -> Iterator[Tensor]:
+    """Shuffled rows; a last batch of one image is left out, since BatchNorm cannot use it."""
+    for rows in torch.randperm(count, generator=rng).split(batch_size):
+        if len(rows) > 1:
+            yield rows
+
+
+def _batch(
+    images: UnlabeledImages, targets: Targets, rows: Tensor, rng: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One forward for both losses: the batch's images, then its mixed images.
+
+    Returns:
+        x [b + mixed, ...]; which rows of x enter the cross-entropy; and their labels.
+    """
+    x = images.batch(rows, rng)
+    partner, used, labels = targets.partner[rows], targets.used[rows], targets.labels[rows]
+    mixed = used & (partner >= 0)
+    plain = torch.nonzero(used & ~mixed).squeeze(1)
+    if not mixed.any():
+        return x, plain, labels[plain]
+    first = images.batch(rows[mixed], rng)
+    second = images.batch(partner[mixed], rng)
+    blend = (1 - targets.share) * first + targets.share * second
+    wanted = torch.cat([plain, torch.arange(len(rows), len(rows) + len(blend))])
+    return torch.cat([x, blend]), wanted, torch.cat([labels[plain], labels[mixed]])
+
+
+def _losses(
+    model: DomainModel, x: Tensor, batch: int, wanted: Tensor, target: Tensor
+) -> tuple[Tensor, Tensor]:
+    """L_IM over the batch's own images, L_CE over the wanted rows (zero if there are none)."""
+    _, logits = model(x)
+    im = information_maximization(logits[:batch])
+    if len(wanted) == 0:
+        return im, torch.zeros_like(im)
+    return im, F.cross_entropy(logits[wanted], target)
+
+
+def _set_training_mode(model: DomainModel) -> None:
+    model.train()
+    model.classifier.eval()
+
+
+def _cuda_devices(model: nn.Module) -> list[torch.device]:
+    device = device_of(model)
+    return [device] if device.type == "cuda" else []

@@ -1,0 +1,20 @@
+"""Models: backbone → bottleneck → classifier, and their weights on disk."""
+
+from fedwca.models.backbone import Backbone
+from fedwca.models.build import build_model
+from fedwca.models.domain_model import DomainModel
+from fedwca.models.heads import WeightNormClassifier
+from fedwca.models.registry import BACKBONES
+from fedwca.models.weights_file import load_backbone, load_weights, read_weights, save_weights
+
+__all__ = [
+    "build_model",
+    "DomainModel",
+    "WeightNormClassifier",
+    "Backbone",
+    "BACKBONES",
+    "read_weights",
+    "load_weights",
+    "load_backbone",
+    "save_weights",
+]

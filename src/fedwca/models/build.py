@@ -1,0 +1,53 @@
+"""From names and numbers to a model."""
+
+from typing import Literal, get_args
+
+from torch import nn
+
+from fedwca.errors import UserError
+from fedwca.models.backbone import StrideOn
+from fedwca.models.domain_model import DomainModel
+from fedwca.models.heads import Classifier, WeightNormClassifier, make_bottleneck
+from fedwca.models.registry import build_backbone
+from fedwca.models.unknown import unknown_name
+
+ClassifierKind = Literal["weight_norm", "linear"]
+
+
+def build_model(
+    backbone: str,
+    classes: int,
+    *,
+    image_size: int = 32,
+    bottleneck: int = 256,
+    classifier: ClassifierKind = "weight_norm",
+    stride_on: StrideOn = "conv2",
+) -> DomainModel:
+    """A new model with random weights from torch's global generator, which the caller seeds.
+
+    `backbone` is a key of BACKBONES, "torchvision:NAME" or "timm:NAME"; `bottleneck` is the
+    width q of the features; `stride_on` matters to resnet50 alone (see there).
+    """
+    _at_least("classes", classes, 2)
+    _at_least("image_size", image_size, 1)
+    _at_least("bottleneck", bottleneck, 1)
+    _one_of("classifier", classifier, get_args(ClassifierKind))
+    _one_of("stride_on", stride_on, get_args(StrideOn))
+    net = build_backbone(backbone, image_size, stride_on)
+    neck = make_bottleneck(net.out_features, bottleneck)
+    head: Classifier
+    if classifier == "linear":
+        head = nn.Linear(bottleneck, classes)
+    else:
+        head = WeightNormClassifier(bottleneck, classes)
+    return DomainModel(net, neck, head)
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise UserError(f"{name} is {value}; set it to {least} or more.")
+
+
+def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise unknown_name(name, value, choices, f"choose {' or '.join(choices)}")

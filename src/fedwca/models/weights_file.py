@@ -1,0 +1,133 @@
+"""Weights on disk: written as safetensors, read from safetensors or a plain PyTorch file."""
+
+import os
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from fedwca.errors import UserError
+from fedwca.models.domain_model import DomainModel
+from fedwca.models.states import copy_values, differences
+
+WRAPPERS = ("state_dict", "model")  # keys under which training scripts put the weights
+HEADS = ("fc.", "classifier.", "head.", "heads.")  # ImageNet's own classes, of no use here
+COUNTER = "num_batches_tracked"  # BatchNorm's; old files lack it, and it changes no output
+
+
+def read_weights(path: str | Path) -> dict[str, Tensor]:
+    """The named tensors of a .safetensors, .pth or .pt file; code in a file is never run."""
+    path = Path(path)
+    if path.suffix not in (".safetensors", ".pth", ".pt"):
+        raise UserError(f"{path} is no weights file; give a .safetensors, .pth or .pt file.")
+    if not os.path.isfile(path):  # unlike Path.is_file, it bears a folder one may not enter
+        raise UserError(f"There is no weights file {path}; check the path.")
+    read = _read_safetensors if path.suffix == ".safetensors" else _read_pytorch
+    return _plain_state(read(path), path)
+
+
+def load_weights(model: DomainModel, path: str | Path) -> None:
+    """Fill the whole model from a file that holds every one of its tensors and no other."""
+    advice = "build the model with the file's own backbone, image_size, bottleneck and classes"
+    _fill(model.state_dict(), read_weights(path), path, advice)
+
+
+def load_backbone(model: DomainModel, path: str | Path) -> None:
+    """Fill the backbone alone, from a file of it (ImageNet's head ignored) or of a whole model."""
+    own = model.backbone.state_dict()
+    given = read_weights(path)
+    whole = {
+        name.removeprefix("backbone."): value
+        for name, value in given.items()
+        if name.startswith("backbone.")
+    }
+    # By name and not by prefix alone: some networks keep a layer under "head." that is no head.
+    wanted = {
+        name: value
+        for name, value in (whole or given).items()
+        if name in own or not name.startswith(HEADS)
+    }
+    _fill(own, wanted, path, "give a file of this very backbone")
+
+
+def save_weights(
+    model: DomainModel, path: str | Path, metadata: dict[str, str] | None = None
+) -> None:
+    """Write the whole model as safetensors; a reader sees the old file or the new, never half."""
+    path = Path(path)
+    if path.suffix != ".safetensors":
+        raise UserError(f"Weights cannot be saved as {path}; give it the suffix .safetensors.")
+    # Cloned, since safetensors refuses tied tensors and any layout but the contiguous one.
+    state = {
+        name: value.cpu().clone(memory_format=torch.contiguous_format)
+        for name, value in model.state_dict().items()
+    }
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        safetensors.torch.save_file(state, temporary, metadata)
+        os.replace(temporary, path)
+    except (OSError, SafetensorError) as error:
+        raise UserError(
+            f"{path} cannot be written ({error}); choose a folder with room where you may write."
+        ) from error
+    finally:
+        if os.path.isfile(temporary):  # only after a failure: a success has renamed it
+            temporary.unlink()
+
+
+def _fill(
+    own: Mapping[str, Tensor], given: Mapping[str, Tensor], path: str | Path, advice: str
+) -> None:
+    counters = {name: value for name, value in own.items() if name.endswith(COUNTER)}
+    full = {**counters, **given}
+    if problem := differences(own, full):
+        raise UserError(f"{path} does not fit this model: {problem}; {advice}.")
+    copy_values(own, full)
+
+
+def _read_safetensors(path: Path) -> Any:
+    try:
+        return safetensors.torch.load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise UserError(
+            f"{path} cannot be read as safetensors; it may be damaged, so fetch or save it again."
+        ) from error
+
+
+def _read_pytorch(path: Path) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a broken file raises a dozen kinds, each the file's own fault
+        raise UserError(
+            f"{path} is damaged or holds Python objects, which are never run here; "
+            "fetch it again, or save its state_dict() alone."
+        ) from error
+
+
+def _plain_state(content: Any, path: Path) -> dict[str, Tensor]:
+    for key in WRAPPERS:
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+    if not isinstance(content, Mapping) or not all(map(_is_dense, content.values())):
+        raise UserError(f"{path} does not hold named tensors; save the model's state_dict() alone.")
+    state = {str(name): value.detach() for name, value in content.items()}
+    if all(name.startswith("module.") for name in state):  # torch's DataParallel puts it there
+        return {name.removeprefix("module."): value for name, value in state.items()}
+    return state
+
+
+def _is_dense(value: Any) -> bool:
+    """Whether its numbers can be copied as they stand: no sparse or quantised tensor."""
+    return (
+        isinstance(value, Tensor)
+        and value.layout is torch.strided
+        and value.device.type == "cpu"  # a meta tensor has a shape and no numbers
+        and not value.is_quantized
+        and not value.is_complex()
+    )

@@ -1,0 +1,125 @@
+"""Tables of results, as rows of text and as rich tables."""
+
+from collections.abc import Iterable, Sequence
+from statistics import fmean, stdev
+from typing import NamedTuple
+
+from rich.markup import escape
+from rich.table import Table
+
+from fedwca.report.runs import RunView
+
+__all__ = ["Grid", "accuracy_grid", "as_markdown", "as_table", "cluster_grid", "run_grid"]
+
+
+class Grid(NamedTuple):
+    """A table before it is drawn."""
+
+    title: str
+    header: list[str]
+    rows: list[list[str]]
+
+
+def as_table(grid: Grid) -> Table:
+    """For the terminal."""
+    table = Table(title=escape(grid.title), title_justify="left", title_style="bold")
+    for number, name in enumerate(grid.header):
+        table.add_column(escape(name), justify="left" if number == 0 else "right")
+    for row in grid.rows:
+        table.add_row(*(escape(cell) for cell in row))
+    return table
+
+
+def as_markdown(grid: Grid) -> str:
+    """For a document."""
+    lines = [grid.header, ["---"] + ["---:"] * (len(grid.header) - 1), *grid.rows]
+    cells = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def accuracy_grid(runs: Sequence[RunView]) -> list[Grid]:
+    """Accuracy by method and target domain, one table for each benchmark and source.
+
+    Runs that differ in seed alone make one row: their mean ± sample standard deviation.
+    """
+    groups: dict[tuple[str, str], list[RunView]] = {}
+    for run in runs:
+        if run.accuracy is not None:
+            data = run.settings["data"]
+            groups.setdefault((data["benchmark"], data["source"]), []).append(run)
+    return [_accuracy(f"{b}, source {s}: accuracy (%)", group) for (b, s), group in groups.items()]
+
+
+def _accuracy(title: str, runs: list[RunView]) -> Grid:
+    domains = list(dict.fromkeys(d for r in runs for d in r.last["accuracy"]["domains"]))
+    rows = []
+    for name, same in _by_variant(runs):
+        by_domain = [[r.last["accuracy"]["domains"].get(d) for r in same] for d in domains]
+        cells = [_spread(values) for values in (*by_domain, [r.accuracy for r in same])]
+        rounds = "/".join(sorted({str(r.rounds) for r in same}))
+        rows.append(
+            [name, *cells, str(len(same)), rounds if all(r.done for r in same) else f"{rounds}…"]
+        )
+    return Grid(title, ["method", *domains, "mean", "seeds", "rounds"], rows)
+
+
+def _by_variant(runs: list[RunView]) -> list[tuple[str, list[RunView]]]:
+    """Runs grouped by all settings but the seed; variants of a method are told apart by number."""
+    groups: dict[str, list[RunView]] = {}
+    for run in runs:
+        settings = {k: v for k, v in run.settings.items() if k != "run"}
+        groups.setdefault(repr(settings), []).append(run)
+    names: list[tuple[str, list[RunView]]] = []
+    counts: dict[str, int] = {}
+    for same in groups.values():
+        name = same[0].method
+        counts[name] = counts.get(name, 0) + 1
+        names.append((name if counts[name] == 1 else f"{name} #{counts[name]}", same))
+    return names
+
+
+def _spread(values: Iterable[float | None]) -> str:
+    known = [100 * value for value in values if value is not None]
+    if not known:
+        return "–"
+    return f"{fmean(known):.1f} ± {stdev(known):.1f}" if len(known) > 1 else f"{fmean(known):.1f}"
+
+
+def cluster_grid(run: RunView) -> Grid | None:
+    """Which client is in which cluster; None if the method has none."""
+    clusters = {
+        name.removeprefix("cluster_of/"): int(value)
+        for name, value in run.last.get("server", {}).items()
+        if name.startswith("cluster_of/")
+    }
+    if not clusters:
+        return None
+    by_domain: dict[str, list[str]] = {}
+    for client, scores in run.last["clients"].items():
+        if client in clusters:
+            by_domain.setdefault(scores["domain"], []).append(str(clusters[client]))
+    width = max(len(row) for row in by_domain.values())
+    rows = [[domain, *row, *[""] * (width - len(row))] for domain, row in by_domain.items()]
+    header = ["domain", *(f"client {k}" for k in range(width))]
+    return Grid(f"{run.name}: cluster of each client", header, rows)
+
+
+def run_grid(runs: Sequence[RunView]) -> Grid:
+    """One line for each run."""
+    rows = [
+        [
+            run.name,
+            run.method,
+            str(run.seed),
+            f"{run.rounds}/{_planned(run)}",
+            "–" if run.accuracy is None else f"{100 * run.accuracy:.1f}",
+            "done" if run.done else "unfinished",
+        ]
+        for run in runs
+    ]
+    return Grid("runs", ["run", "method", "seed", "rounds", "accuracy", "state"], rows)
+
+
+def _planned(run: RunView) -> int:
+    is_still = run.settings["method"]["name"] == "source_only"
+    return 0 if is_still else int(run.settings["training"]["rounds"])

@@ -1,0 +1,46 @@
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedwca.errors import UserError
+from fedwca.models import DomainModel, build_model
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def lenet() -> DomainModel:
+    return build_model("lenet", 10)
+
+
+@pytest.fixture
+def refusal() -> Callable[..., str]:
+    """Call refusal(action, *arguments) for the one sentence with which the action refuses."""
+
+    def sentence(action: Callable[..., Any], *arguments: Any) -> str:
+        with pytest.raises(UserError) as caught:
+            action(*arguments)
+        text = str(caught.value)
+        assert "\n" not in text
+        return text
+
+    return sentence
+
+
+@pytest.fixture(scope="session")
+def imagenet_folder() -> Path:
+    """Real weights: never part of the repository, so tests of them may have to be skipped."""
+    named = os.environ.get("FEDWCA_TEST_DATA")
+    parents = Path(__file__).resolve().parents
+    places = [Path(named)] if named else [parent / "shared" / "data" for parent in parents]
+    for place in places:
+        if (place / "weights").is_dir():
+            return place / "weights"
+    pytest.skip("no real weights: set FEDWCA_TEST_DATA to the folder that holds weights/")
