@@ -35,7 +35,7 @@ Set = Annotated[
 ]
 
 
-class _Stopped(Exception):
+class _StoppedError(Exception):
     """Ctrl-C during a run; caught before the command-line library makes an abort of it."""
 
 
@@ -61,9 +61,8 @@ def run(
     from fedwca.experiments.config import Experiment, parse_override, read_experiment
 
     def experiment(method: str | None, seed: int | None) -> Experiment:
-        chosen: list[tuple[str, Any]] = [parse_override(text) for text in overrides or []]
-        if method is not None:
-            chosen.append(("method.name", method))
+        chosen: list[tuple[str, Any]] = [] if method is None else [("method.name", method)]
+        chosen += [parse_override(text) for text in overrides or []]
         if seed is not None:
             chosen.append(("run.seed", seed))
         return read_experiment(config, chosen)
@@ -86,7 +85,7 @@ def _run_all(planned: list[Any], runs: Path, cache: Path | None) -> None:
         try:
             folder = run_experiment(experiment, runs, cache or default_cache(), display_for(out))
         except KeyboardInterrupt:
-            raise _Stopped(
+            raise _StoppedError(
                 "stopped; the same command goes on from the last finished round"
             ) from None
         folders.append(folder.path)
@@ -94,19 +93,22 @@ def _run_all(planned: list[Any], runs: Path, cache: Path | None) -> None:
 
 
 def _show_results(views: list[Any]) -> None:
-    from fedwca.report.tables import accuracy_grid, as_table, cluster_grid
+    from fedwca.report.tables import accuracy_grid, cluster_grid
 
-    for grid in accuracy_grid(views):
-        out.print()
-        out.print(as_table(grid))
-    for view in views:
-        clusters = cluster_grid(view)
-        if clusters is not None:
-            out.print()
-            out.print(as_table(clusters))
+    clusters = [cluster_grid(view) for view in views]
+    for grid in (*accuracy_grid(views), *clusters):
+        if grid is not None:
+            _print_grid(grid)
     out.print("\nResults lie in:", highlight=False)
     for view in views:
         out.print(f"  {view.path}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _print_grid(grid: Any) -> None:
+    from fedwca.report.tables import as_table
+
+    out.print(f"\n{grid.title}", style="bold", markup=False, highlight=False, soft_wrap=True)
+    out.print(as_table(grid))
 
 
 @app.command()
@@ -133,23 +135,23 @@ def resume(
 def list_runs(runs: Runs = Path("runs")) -> None:
     """List all runs, finished or not."""
     from fedwca.report.runs import find_runs
-    from fedwca.report.tables import as_table, run_grid
+    from fedwca.report.tables import run_grid
 
     found = find_runs(runs)
     if not found:
         out.print(f"There are no runs in {runs} yet: start one with `fedwca run`.", markup=False)
         return
-    out.print(as_table(run_grid(found)))
+    _print_grid(run_grid(found))
 
 
 @app.command()
 def show(folder: Annotated[Path, typer.Argument(help="a run folder")]) -> None:
-    """Show one run: its settings that differ from the defaults, and its results."""
+    """Show one run: its settings and its results."""
     from fedwca.report.runs import read_run
-    from fedwca.report.tables import as_table, run_grid
+    from fedwca.report.tables import run_grid
 
     view = read_run(folder)
-    out.print(as_table(run_grid([view])))
+    _print_grid(run_grid([view]))
     for section, values in view.settings.items():
         text = ", ".join(f"{name} = {value}" for name, value in values.items())
         out.print(f"[{section}] {text}", markup=False, highlight=False)
@@ -164,7 +166,7 @@ def compare(
 ) -> None:
     """Compare runs: accuracy by method and target domain, mean ± spread over seeds."""
     from fedwca.report.runs import find_runs, read_run
-    from fedwca.report.tables import accuracy_grid, as_markdown, as_table
+    from fedwca.report.tables import accuracy_grid, as_markdown
 
     views = [read_run(folder) for folder in folders] if folders else find_runs(runs)
     grids = accuracy_grid(views)
@@ -174,7 +176,7 @@ def compare(
         if markdown:
             print(f"{grid.title}\n\n{as_markdown(grid)}\n")
         else:
-            out.print(as_table(grid))
+            _print_grid(grid)
 
 
 @data_app.command()
@@ -210,7 +212,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         code = stop.code if isinstance(stop.code, int) else 1
     except UserError as error:
         code = _complain(str(error))
-    except _Stopped as stop:
+    except _StoppedError as stop:
         code = _complain(str(stop), 130)
     except OSError as error:
         code = _complain(_disk_sentence(error))

@@ -98,7 +98,7 @@ class Benchmark:
 
 def mini_digits(request: Request) -> Benchmark:
     """Five domains of digits made from what the dependencies carry."""
-    key = {"benchmark": "mini-digits", "version": 1, "seed": request.seed}
+    key = {"benchmark": "mini-digits", "version": 2, "seed": request.seed}
     arrays = cached_arrays(request.cache, key, lambda: make_mini_digits(request.seed))
     limit = request.images_per_domain or None
     kept = {name: (images[:limit], labels[:limit]) for name, (images, labels) in arrays.items()}

@@ -167,6 +167,8 @@ def _build(merged: Table, name: str) -> Experiment:
         "run": _validated(RunConfig, "run", merged.get("run", {})),
     }
     training = _validated(Training, "training", merged.get("training", {}))
+    if "training" in merged["method"]:
+        raise UserError("method.training is a section of its own: write it as [training]")
     chosen = _validated(METHODS[name], "method", {**merged["method"], "training": training})
     if not sections["data"].source:
         raise UserError("no source domain is given: set data.source to the domain of the labels")
@@ -235,6 +237,8 @@ def _override(settings: Table, key: str, value: Any) -> None:
     if not name:
         raise UserError(f"--set {key}: write it as section.name=value, such as training.lr=0.01")
     _check_sections({section: {}})
+    if key == "method.name" and settings.get(section, {}).get(name, value) != value:
+        settings[section] = {}  # the file's other settings belong to the file's method
     settings.setdefault(section, {})[name] = value
 
 

@@ -21,8 +21,8 @@ class Grid(NamedTuple):
 
 
 def as_table(grid: Grid) -> Table:
-    """For the terminal."""
-    table = Table(title=escape(grid.title), title_justify="left", title_style="bold")
+    """For the terminal; the title is left to the caller, since a narrow table would fold it."""
+    table = Table()
     for number, name in enumerate(grid.header):
         table.add_column(escape(name), justify="left" if number == 0 else "right")
     for row in grid.rows:

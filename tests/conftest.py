@@ -1,0 +1,103 @@
+"""A tiny problem that every test can afford: three domains of three shapes, 16 × 16 pixels."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from fedwca.data.augment import DIGITS
+from fedwca.data.benchmarks import Benchmark
+from fedwca.data.images import ClientData, UnlabeledImages
+from fedwca.experiments.config import SourceConfig
+from fedwca.experiments.source import train_source
+from fedwca.models import DomainModel, build_model
+
+SIDE = 16
+CLASSES = ("bar", "post", "square")
+Domain = tuple[NDArray[np.uint8], NDArray[np.int64]]
+
+
+def draw_domain(seed: int, count: int, ink: float, ground: float, noise: float) -> Domain:
+    """Bars, posts and squares at random places; domains differ in tone and noise."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(count) % len(CLASSES)
+    rng.shuffle(labels)
+    images = np.full((count, SIDE, SIDE, 3), ground)
+    for image, label in zip(images, labels, strict=True):
+        top, left = rng.integers(1, 7, 2)
+        height, width = ((3, 9), (9, 3), (7, 7))[label]
+        image[top : top + height, left : left + width] = ink
+    images += rng.normal(0, noise, images.shape)
+    return np.clip(images * 255, 0, 255).astype(np.uint8), labels.astype(np.int64)
+
+
+@pytest.fixture(scope="session")
+def tiny_benchmark() -> Benchmark:
+    return Benchmark(
+        "tiny",
+        CLASSES,
+        {
+            "clean": draw_domain(0, 150, 1.0, 0.0, 0.02),
+            "dim": draw_domain(1, 80, 0.6, 0.2, 0.05),
+            "noisy": draw_domain(2, 80, 0.9, 0.1, 0.25),
+        },
+        DIGITS,
+    )
+
+
+@pytest.fixture(scope="session")
+def _trained_source(tiny_benchmark: Benchmark) -> DomainModel:
+    torch.manual_seed(0)
+    model = build_model("lenet", len(CLASSES), image_size=SIDE, bottleneck=16)
+    config = SourceConfig(epochs=8, lr=0.02, batch_size=32)
+    train_source(model, tiny_benchmark.source("clean"), config, seed=0)
+    model.freeze_classifier()
+    return model.eval()
+
+
+@pytest.fixture
+def new_model(_trained_source: DomainModel) -> Callable[[], DomainModel]:
+    """Makes fresh copies of the tiny source model."""
+
+    def copy() -> DomainModel:
+        model = build_model("lenet", len(CLASSES), image_size=SIDE, bottleneck=16)
+        model.load_state_dict(_trained_source.state_dict())
+        model.freeze_classifier()
+        return model.eval()
+
+    return copy
+
+
+@pytest.fixture(scope="session")
+def tiny_clients(tiny_benchmark: Benchmark) -> list[ClientData]:
+    """Two domains, two clients each."""
+    return tiny_benchmark.clients("clean", per_domain=2, seed=0)
+
+
+@pytest.fixture
+def one_image_client(tiny_clients: list[ClientData]) -> ClientData:
+    train = tiny_clients[0].train
+    alone = UnlabeledImages(train.pixels, train.index[:1], train.transform)
+    return ClientData("alone/0", "alone", alone, None, None)
+
+
+@pytest.fixture
+def one_class_client(tiny_benchmark: Benchmark) -> ClientData:
+    """A client none of whose images is of the last two classes."""
+    images, labels = tiny_benchmark.domains["dim"]
+    rows = np.flatnonzero(labels == 0)
+    only = UnlabeledImages(images, rows, tiny_benchmark.transform)
+    return ClientData("single/0", "single", only, None, None)
+
+
+@pytest.fixture
+def npz_folder(tmp_path: Path, tiny_benchmark: Benchmark) -> Path:
+    """The tiny benchmark as files that the command line can read."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name, (images, labels) in tiny_benchmark.domains.items():
+        np.savez(folder / f"{name}.npz", images=images, labels=labels)
+    return folder

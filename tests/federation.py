@@ -1,0 +1,93 @@
+"""Run a method on the tiny problem, and watch everything that travels."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedwca.core.params import State, clone
+from fedwca.data.images import ClientData
+from fedwca.engines.base import Deployed, Evaluation, Job
+from fedwca.engines.simulator import Simulator
+from fedwca.experiments.runner import federate
+from fedwca.methods import Adapted, Client, Method, Record
+from fedwca.models import DomainModel
+
+
+@dataclass
+class Log:
+    """What a run did: its states after each round, its lines, and all messages and replies."""
+
+    states: list[Record] = field(default_factory=list)
+    memories: list[dict[str, Record]] = field(default_factory=list)
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    jobs: list[dict[Client, Job]] = field(default_factory=list)
+    replies: list[dict[Client, Adapted]] = field(default_factory=list)
+
+
+class Watched:
+    """An engine that keeps what passes through another, and may lose some clients' answers."""
+
+    def __init__(self, engine: Simulator, log: Log, lost: Mapping[int, str] | None = None) -> None:
+        self.clients = engine.clients
+        self._engine, self._log, self._lost = engine, log, lost or {}
+
+    def adapt(self, round: int, jobs: Mapping[Client, Job]) -> dict[Client, Adapted]:
+        reached = {c: j for c, j in jobs.items() if c.name != self._lost.get(round)}
+        answers = self._engine.adapt(round, reached)
+        self._log.jobs.append(dict(reached))
+        self._log.replies.append(answers)
+        return answers
+
+    def evaluate(self, models: Mapping[Client, Deployed]) -> dict[Client, Evaluation]:
+        return self._engine.evaluate(models)
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+def run(
+    method: Method,
+    model: DomainModel,
+    clients: list[ClientData],
+    *,
+    seed: int = 0,
+    workers: int = 1,
+    scratch: Path = Path("."),
+    lost: Mapping[int, str] | None = None,
+    start: tuple[int, Record, dict[str, Record]] | None = None,
+) -> Log:
+    """All rounds of a method."""
+    log = Log()
+
+    def keep(rounds: int, state: Record, memories: dict[str, Record], line: Any) -> None:
+        log.states.append(state)
+        log.memories.append(memories)
+        if line is not None:
+            log.lines.append(line)
+
+    source = clone(model.feature_state())
+    engine = Watched(Simulator(model, method, clients, seed, scratch, workers), log, lost)
+    done, state, memories = start or (0, method.init(source), {})
+    try:
+        federate(method, engine, state, memories, keep, done=done)
+    finally:
+        engine.close()
+    return log
+
+
+def final_models(log: Log, method: Method, clients: list[ClientData]) -> dict[str, State]:
+    """What every client uses at the end."""
+    return {
+        c.name: method.deployed(
+            log.states[-1], Client(c.name, c.domain), log.memories[-1].get(c.name, Record())
+        )
+        for c in clients
+    }
+
+
+def same(a: State, b: State) -> bool:
+    """Bit for bit."""
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
