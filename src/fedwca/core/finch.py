@@ -58,7 +58,8 @@ def nearest_row(vector: Tensor, rows: Tensor) -> int:
 
 def _unit_rows(vectors: Tensor) -> Tensor:
     exact = vectors.to(torch.float64)
-    return exact / exact.norm(dim=1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
+    length: Tensor = exact.norm(dim=1, keepdim=True)
+    return exact / length.clamp_min(torch.finfo(torch.float64).tiny)
 
 
 def _first_argmin(distance: Tensor) -> Tensor:

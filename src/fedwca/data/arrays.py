@@ -31,7 +31,7 @@ def read_npz(file: Path, size: int, limit: int = 0) -> tuple[NDArray[np.uint8], 
     if not file.is_file():
         raise UserError(f"{file} does not exist: set data.path to the folder that holds it")
     try:
-        with np.load(file, allow_pickle=False) as archive:
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             stored = {name: archive[name] for name in ("images", "labels") if name in archive}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(f"{file} is not a readable .npz archive ({error}): make it anew") from None

@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from fedwca.data import BENCHMARKS
 from fedwca.errors import UserError
 from fedwca.experiments.defaults import defaults
 from fedwca.methods import METHODS, Method, Training
@@ -150,6 +151,8 @@ def resolve(settings: Mapping[str, Any], overrides: Sequence[tuple[str, Any]] = 
     data = given.setdefault("data", {})
     benchmark = str(data.get("benchmark", "mini-digits"))
     method = dict(given.get("method", {}))
+    if benchmark not in BENCHMARKS:
+        raise UserError(f"there is no benchmark {benchmark!r}: {_hint(benchmark, BENCHMARKS)}")
     name = str(method.pop("name", "fedwca"))
     if name not in METHODS:
         raise UserError(f"there is no method {name!r}: {_hint(name, METHODS)}")

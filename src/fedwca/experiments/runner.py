@@ -12,7 +12,7 @@ from fedwca.engines.simulator import Simulator, cores
 from fedwca.experiments.config import Experiment
 from fedwca.experiments.metrics import accuracy_of, client_scores
 from fedwca.experiments.progress import Progress, Silent
-from fedwca.experiments.source import source_model
+from fedwca.experiments.source import blank_model, source_model
 from fedwca.experiments.store import RunFolder
 from fedwca.methods.base import Adapted, Client, Method, Record
 
@@ -24,26 +24,23 @@ def run_experiment(
 ) -> RunFolder:
     """Run, or go on with, or just return the finished run of an experiment."""
     tell = progress or Silent()
-    folder = RunFolder.open(runs / experiment.name, experiment.settings(), experiment.identity())
-    with folder:
-        if folder.done:
-            tell.note(f"already done: {folder.path}")
-            return folder
+    path = runs / experiment.name
+    if RunFolder(path).done:
+        return RunFolder.open(path, experiment.settings(), experiment.identity())
+    # What can be wrong is found before a folder is made for it.
+    benchmark = load_data(experiment, cache)
+    clients = benchmark.clients(
+        experiment.data.source, experiment.data.clients_per_domain, experiment.run.seed
+    )
+    model = blank_model(experiment, benchmark)
+    with RunFolder.open(path, experiment.settings(), experiment.identity()) as folder:
         folder.clean()
-        benchmark = load_data(experiment, cache)
-        clients = benchmark.clients(
-            experiment.data.source, experiment.data.clients_per_domain, experiment.run.seed
-        )
         folder.write_json("clients.json", _who_holds_what(clients, benchmark))
-        model = source_model(experiment, benchmark, cache, tell.note)
+        source_model(experiment, benchmark, model, cache, tell.note)
         source = clone(model.feature_state())
+        workers = experiment.run.workers or cores()
         engine = Simulator(
-            model,
-            experiment.method,
-            clients,
-            experiment.run.seed,
-            folder.path,
-            experiment.run.workers or cores(),
+            model, experiment.method, clients, experiment.run.seed, folder.path, workers
         )
         try:
             _federate_into(folder, experiment, source, engine, tell)

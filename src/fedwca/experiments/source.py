@@ -16,24 +16,30 @@ from fedwca.methods.inference import device_of, evaluate
 from fedwca.methods.optimizer import make_sgd, set_rate
 from fedwca.models import DomainModel, build_model, load_backbone, load_weights, save_weights
 
-__all__ = ["source_model", "train_source"]
+__all__ = ["blank_model", "source_model", "train_source"]
 
 Note = Callable[[str], None]
 
 
 def source_model(
-    experiment: Experiment, benchmark: Benchmark, cache: Path, note: Note
-) -> DomainModel:
-    """The source model of an experiment, in channels-last layout on the experiment's device."""
+    experiment: Experiment, benchmark: Benchmark, model: DomainModel, cache: Path, note: Note
+) -> None:
+    """Put the source model's weights into a blank model: given, cached, or trained now."""
     with torch.random.fork_rng():
         torch.manual_seed(experiment.source_seed)
-        model = _built(experiment, benchmark)
         if experiment.source.weights is not None:
             load_weights(model, experiment.source.weights)
         else:
             _from_cache(experiment, benchmark, model, cache, note)
     model.freeze_classifier()
-    return model.eval()
+    model.eval()
+
+
+def blank_model(experiment: Experiment, benchmark: Benchmark) -> DomainModel:
+    """The experiment's network, channels last, on its device, with its starting weights."""
+    with torch.random.fork_rng():
+        torch.manual_seed(experiment.source_seed)
+        return _built(experiment, benchmark)
 
 
 def _built(experiment: Experiment, benchmark: Benchmark) -> DomainModel:

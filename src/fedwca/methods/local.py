@@ -44,8 +44,8 @@ class Local:
         return Record(models={"source": source}, values={"round": torch.tensor(0)})
 
     def send(self, state: Record, client: Client) -> Record:
-        # The source model travels once; afterwards the client goes on from its own.
-        models = state.models if round_of(state) == 0 else {}
+        # The source model travels until the client has begun; then it goes on from its own.
+        models = {} if f"begun/{client.name}" in state.values else state.models
         return Record(models=dict(models), values={"round": state.values["round"]})
 
     def adapt(
@@ -73,7 +73,8 @@ class Local:
         return Adapted(Record(), Record(models={"own": weights, **kept}), {**health})
 
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
-        return Record(models=state.models, values={"round": state.values["round"] + 1})
+        begun = {f"begun/{client.name}": torch.tensor(True) for client in replies}
+        return Record(state.models, {**state.values, **begun, "round": state.values["round"] + 1})
 
     def deployed(self, state: Record, client: Client, memory: Record) -> State:
         return memory.models.get("own") or state.models["source"]

@@ -1,0 +1,302 @@
+"""Bad input gets one sentence, exit code 2, and loses nothing. All through the real entry point."""
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedwca.cli import main
+from fedwca.report.runs import find_runs
+
+Fedwca = Callable[..., tuple[int, str]]
+GREY = np.zeros((3, 8, 8), np.uint8)
+TINY = [
+    "--set=data.benchmark=npz",
+    "--set=data.source=clean",
+    "--set=data.image_size=16",
+    "--set=data.clients_per_domain=1",
+    "--set=source.epochs=1",
+    "--set=training.rounds=2",
+    "--set=training.epochs=1",
+    "--set=training.batch_size=16",
+    "--set=run.workers=1",
+]
+
+
+@pytest.fixture
+def fedwca(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Fedwca:
+    """Run the command line in an empty folder; its exit code and what it said on stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDWCA_CACHE", str(tmp_path / "cache"))
+
+    def call(*arguments: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as stop:
+            main(list(arguments))
+        return int(str(stop.value.code)), capsys.readouterr().err
+
+    return call
+
+
+def run_tiny(fedwca: Fedwca, data: Path, *more: str) -> tuple[int, str]:
+    return fedwca("run", *TINY, f"--set=data.path={data}", *more)
+
+
+def refused(result: tuple[int, str], *words: str) -> None:
+    code, told = result
+    assert code == 2
+    assert told.startswith("error: ")
+    assert told.count("\n") == 1
+    assert "Traceback" not in told
+    for word in words:
+        assert word in told
+
+
+def test_a_missing_config_file(fedwca: Fedwca) -> None:
+    refused(fedwca("run", "nowhere.toml"), "nowhere.toml does not exist")
+
+
+def test_a_config_that_is_not_toml(fedwca: Fedwca, tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("[training\nlr=1")
+    refused(fedwca("run", "bad.toml"), "not valid TOML")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    refused(fedwca("run", "binary.toml"), "not valid TOML")
+    refused(fedwca("run", str(tmp_path)), "cannot be read")
+
+
+def test_a_near_miss_and_a_wrong_type(fedwca: Fedwca) -> None:
+    refused(fedwca("run", "--set", "training.epoch=2"), "did you mean 'epochs'?")
+    refused(fedwca("run", "--set", "training.lr=fast"), "training.lr", "valid number")
+    refused(fedwca("run", "--method", "fedavgg"), "did you mean 'fedavg'?")
+    refused(fedwca("run", "--set", "data.benchmark=mini-digit"), "did you mean 'mini-digits'?")
+    refused(fedwca("run", "--set", "model.backbone=lenett"), "lenet")
+
+
+def test_a_typo_in_the_last_method_is_found_before_the_first_is_run(
+    fedwca: Fedwca, tmp_path: Path
+) -> None:
+    refused(fedwca("run", "--method", "source_only", "--method", "fedwac"), "did you mean")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_missing_data(fedwca: Fedwca, npz_folder: Path, tmp_path: Path) -> None:
+    refused(run_tiny(fedwca, tmp_path / "none"), "is not a folder: set data.path")
+    (tmp_path / "empty").mkdir()
+    refused(run_tiny(fedwca, tmp_path / "empty"), "no .npz file")
+    refused(run_tiny(fedwca, npz_folder, "--set=data.source=cleen"), "set data.source to one of")
+    refused(fedwca("run", "--set=data.benchmark=digit-five"), "set data.path to their folder")
+    digits = ("--set=data.benchmark=digit-five", f"--set=data.path={npz_folder}")
+    refused(fedwca("run", *digits), "mnist.npz does not exist")
+
+
+def test_a_nan_image_is_named(fedwca: Fedwca, npz_folder: Path) -> None:
+    images = np.random.default_rng(0).random((20, 16, 16, 3))
+    images[7, 3, 3, 0] = np.nan
+    np.savez(npz_folder / "dim.npz", images=images, labels=np.arange(20) % 3)
+    refused(run_tiny(fedwca, npz_folder), "dim.npz", "number 7", "remove or repair")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"labels": np.zeros(3, int)}, "no array 'images'"),
+        ({"images": np.zeros((3, 8, 8), np.int32)}, "store uint8, or floats 0..1"),
+        ({"images": np.full((3, 8, 8), 7.0)}, "outside 0..1"),
+        ({"images": np.zeros((3, 8), np.uint8)}, "shape (3, 8"),
+        ({"images": np.zeros((0, 8, 8), np.uint8)}, "at least one image"),
+        (
+            {"images": np.zeros((3, 8, 8), np.uint8), "labels": np.zeros(2, int)},
+            "for each of its 3",
+        ),
+        ({"images": GREY, "labels": np.zeros(3)}, "one whole number"),
+    ],
+)
+def test_arrays_of_the_wrong_kind(
+    fedwca: Fedwca, npz_folder: Path, arrays: dict[str, Any], words: str
+) -> None:
+    np.savez(npz_folder / "dim.npz", **arrays)
+    refused(run_tiny(fedwca, npz_folder), "dim.npz", words)
+
+
+def test_an_archive_that_is_none(fedwca: Fedwca, npz_folder: Path) -> None:
+    whole = (npz_folder / "dim.npz").read_bytes()
+    for content in (b"", b"hello", whole[:200], whole[: len(whole) // 2]):
+        (npz_folder / "dim.npz").write_bytes(content)
+        refused(run_tiny(fedwca, npz_folder), "dim.npz", "not a readable .npz")
+
+
+def test_fewer_images_than_clients(fedwca: Fedwca, npz_folder: Path) -> None:
+    np.savez(npz_folder / "dim.npz", images=np.zeros((2, 8, 8), np.uint8), labels=np.array([0, 1]))
+    result = run_tiny(fedwca, npz_folder, "--set=data.clients_per_domain=3")
+    refused(result, "2 images for 3 clients", "clients_per_domain to at most 2")
+
+
+def test_unlabeled_source(fedwca: Fedwca, npz_folder: Path) -> None:
+    np.savez(npz_folder / "clean.npz", images=np.zeros((9, 8, 8), np.uint8))
+    refused(run_tiny(fedwca, npz_folder), "has no labels", "choose a labeled domain")
+
+
+def test_a_weights_file_that_does_not_fit(fedwca: Fedwca, npz_folder: Path, tmp_path: Path) -> None:
+    missing = f"--set=source.weights={tmp_path / 'none.safetensors'}"
+    refused(run_tiny(fedwca, npz_folder, missing), "none.safetensors")
+    other = tmp_path / "other.npz"
+    other.write_bytes(b"x")
+    refused(run_tiny(fedwca, npz_folder, f"--set=source.weights={other}"), "other.npz")
+
+
+def test_a_device_that_is_not_there(fedwca: Fedwca, npz_folder: Path) -> None:
+    refused(run_tiny(fedwca, npz_folder, "--set=run.device=gpu9"), "set run.device to cpu")
+
+
+def test_a_layer_that_is_not_there(fedwca: Fedwca, npz_folder: Path) -> None:
+    result = run_tiny(fedwca, npz_folder, "--set=method.clustering_layer=3")
+    refused(result, "2 convolution layers", "choose 1 to 2")
+
+
+def test_a_run_folder_of_another_config(fedwca: Fedwca, npz_folder: Path, tmp_path: Path) -> None:
+    assert run_tiny(fedwca, npz_folder)[0] == 0
+    (run,) = (tmp_path / "runs").iterdir()
+    config = run / "config.json"
+    config.write_text(config.read_text().replace('"rounds": 2', '"rounds": 3'))
+    before = (run / "results.jsonl").read_bytes()
+    refused(run_tiny(fedwca, npz_folder), "another configuration")
+    assert (run / "results.jsonl").read_bytes() == before
+    refused(fedwca("resume", str(run)), "does not carry the name of its settings")
+
+
+def test_folders_that_are_no_runs(fedwca: Fedwca, tmp_path: Path) -> None:
+    refused(fedwca("show", str(tmp_path)), "is not a run folder")
+    refused(fedwca("resume", str(tmp_path / "none")), "is not a run folder")
+    refused(fedwca("compare"), "nothing to compare")
+    refused(fedwca("compare", str(tmp_path)), "is not a run folder")
+
+
+def test_an_unknown_option_ends_with_code_two(fedwca: Fedwca) -> None:
+    code, told = fedwca("run", "--sed", "1")
+    assert code == 2
+    assert "--sed" in told
+
+
+# --- hard but legal: these must work ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clients", [1, 2, 3])
+@pytest.mark.parametrize("method", ["local", "fedavg", "fedwca"])
+def test_one_two_and_three_clients(
+    fedwca: Fedwca, npz_folder: Path, clients: int, method: str
+) -> None:
+    (npz_folder / "noisy.npz").unlink()
+    more = (f"--set=data.clients_per_domain={clients}", "--method", method)
+    assert run_tiny(fedwca, npz_folder, *more) == (0, "")
+    assert len(find_runs(Path("runs"))[0].last["clients"]) == clients
+
+
+def test_a_client_with_one_image_and_an_empty_class(fedwca: Fedwca, npz_folder: Path) -> None:
+    one = np.zeros((1, 16, 16, 3), np.uint8)
+    np.savez(npz_folder / "dim.npz", images=one, labels=np.array([2]))
+    images = np.random.default_rng(0).integers(0, 255, (40, 16, 16), np.uint8)
+    np.savez(npz_folder / "noisy.npz", images=images, labels=np.zeros(40, int))
+    assert run_tiny(fedwca, npz_folder) == (0, "")
+    last = find_runs(Path("runs"))[0].last
+    assert last["clients"]["dim/0"]["accuracy"] is None
+    assert last["clients"]["noisy/0"]["accuracy"] is not None
+
+
+def test_clients_without_labels_get_health_instead_of_accuracy(
+    fedwca: Fedwca, npz_folder: Path
+) -> None:
+    for name in ("dim", "noisy"):
+        with np.load(npz_folder / f"{name}.npz") as archive:
+            images = archive["images"]
+        np.savez(npz_folder / f"{name}.npz", images=images)
+    assert run_tiny(fedwca, npz_folder) == (0, "")
+    last = find_runs(Path("runs"))[0].last
+    assert last["accuracy"]["mean"] is None
+    assert all(0 < client["confidence"] <= 1 for client in last["clients"].values())
+    assert fedwca("show", str(find_runs(Path("runs"))[0].path)) == (0, "")
+
+
+# --- disks --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(errno.ENOSPC, "the disk is full"), (errno.EROFS, "cannot write"), (errno.EIO, "cannot use")],
+)
+def test_a_disk_that_fails_in_the_second_checkpoint_loses_nothing(
+    fedwca: Fedwca, npz_folder: Path, monkeypatch: pytest.MonkeyPatch, code: int, words: str
+) -> None:
+    healthy, calls = os.fsync, iter(range(1000))
+
+    def failing(descriptor: int) -> None:
+        if next(calls) == 1:
+            raise OSError(code, os.strerror(code))
+        healthy(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", failing)
+        refused(run_tiny(fedwca, npz_folder), words)
+    view = find_runs(Path("runs"))[0]
+    assert not view.done
+    assert len(list(view.path.glob("checkpoint-*"))) == 1
+    assert run_tiny(fedwca, npz_folder) == (0, "")
+    assert find_runs(Path("runs"))[0].done
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of one megabyte, where the machine lets us mount one."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("mounting a small file system needs root")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_really_full_and_a_really_read_only_disk(
+    fedwca: Fedwca, npz_folder: Path, small_disk: Path
+) -> None:
+    def remount(options: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,{options}", str(small_disk)], check=True)
+
+    runs = ("--runs", str(small_disk / "runs"))
+    (small_disk / "ballast").write_bytes(bytes(900_000))
+    refused(run_tiny(fedwca, npz_folder, *runs), "the disk is full", "free some space")
+    (small_disk / "ballast").unlink()
+    remount("ro,size=8m")
+    refused(run_tiny(fedwca, npz_folder, *runs), "cannot write", "choose another --runs")
+    remount("rw,size=8m")
+    assert run_tiny(fedwca, npz_folder, *runs) == (0, "")
+    assert find_runs(small_disk / "runs")[0].done
+
+
+def test_the_installed_command_shows_no_traceback(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fedwca.cli", "run", "nowhere.toml"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == ("error: nowhere.toml does not exist: give the path of a config file\n")
+
+
+def test_a_fault_of_ours_is_a_sentence_with_a_log_and_code_one(
+    fedwca: Fedwca, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("oh")
+
+    monkeypatch.setattr("fedwca.experiments.config.resolve", broken)
+    code, told = fedwca("run")
+    assert code == 1
+    assert "failed unexpectedly (RuntimeError: oh)" in told
+    log = Path(told.split("please report it with ")[1].strip())
+    assert "RuntimeError: oh" in log.read_text()
+    log.unlink()

@@ -1,0 +1,112 @@
+"""The commands as a person uses them."""
+
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from fedwca.cli import main
+
+Fedwca = Callable[..., str]
+
+
+@pytest.fixture
+def fedwca(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Fedwca:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDWCA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def call(*arguments: str) -> str:
+        with pytest.raises(SystemExit) as stop:
+            main(list(arguments))
+        said = capsys.readouterr()
+        assert stop.value.code == 0, said.err
+        return said.out
+
+    return call
+
+
+TINY = [
+    "--set=data.benchmark=npz",
+    "--set=data.source=clean",
+    "--set=data.image_size=16",
+    "--set=data.clients_per_domain=2",
+    "--set=source.epochs=2",
+    "--set=training.rounds=2",
+    "--set=training.epochs=1",
+    "--set=training.batch_size=16",
+    "--set=run.workers=1",
+]
+
+
+def test_run_list_show_compare_and_run_again(fedwca: Fedwca, npz_folder: Path) -> None:
+    many = ["--method", "source_only", "--method", "fedwca", "--seed", "0", "--seed", "1"]
+    first = fedwca("run", *TINY, f"--set=data.path={npz_folder}", *many)
+    assert "round 2/2  accuracy" in first
+    assert "dim" in first
+    assert "cluster of each client" in first
+    runs = sorted(Path("runs").iterdir())
+    assert len(runs) == 4
+    assert all(run.name in first for run in runs)
+
+    again = fedwca("run", *TINY, f"--set=data.path={npz_folder}", *many)
+    assert "round" not in again.split("accuracy (%)")[0]
+
+    listed = fedwca("list")
+    assert listed.count("done") == 4
+    compared = fedwca("compare")
+    assert "±" in compared
+    assert "source_only" in compared
+    markdown = fedwca("compare", "--markdown", *map(str, runs))
+    assert "| fedwca |" in markdown
+    shown = fedwca("show", str(runs[0]))
+    assert "[training]" in shown
+    assert "rounds = 2" in shown
+    assert "Results lie in" in fedwca("resume", str(runs[0]))
+
+
+def test_list_of_nothing_says_how_to_begin(fedwca: Fedwca) -> None:
+    assert "start one with `fedwca run`" in fedwca("list")
+
+
+def test_preview_writes_a_contact_sheet(fedwca: Fedwca, npz_folder: Path) -> None:
+    said = fedwca("data", "preview", "npz", "--path", str(npz_folder), "-o", "sheets/s.png")
+    assert "Wrote sheets/s.png" in said
+    with Image.open("sheets/s.png") as sheet:
+        assert sheet.width > 200
+
+
+@pytest.mark.parametrize("command", ["run", "resume", "list", "show", "compare", "data preview"])
+def test_every_command_explains_itself(fedwca: Fedwca, command: str) -> None:
+    assert "Usage:" in fedwca(*command.split(), "--help")
+
+
+def test_a_terminal_sees_a_bar(npz_folder: Path, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    folders = ["--runs", str(tmp_path / "runs"), "--cache", str(tmp_path / "cache")]
+    arguments = ["run", *TINY, f"--set=data.path={npz_folder}", *folders]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedwca.cli", *arguments], stdout=theirs, env=environment
+    )
+    os.close(theirs)
+    said = b""
+    while True:
+        try:
+            piece = os.read(ours, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not piece:
+            break
+        said += piece
+    os.close(ours)
+    assert process.wait(timeout=60) == 0
+    assert "━" in said.decode()
+    assert "2/2" in said.decode()

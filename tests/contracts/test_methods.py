@@ -1,0 +1,178 @@
+"""What every method must do, whoever wrote it: the registry is walked."""
+
+import dataclasses
+import fnmatch
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from federation import final_models, run, same
+from fedwca.core.params import State
+from fedwca.data.images import ClientData, UnlabeledImages
+from fedwca.engines.records import load_records, save_records
+from fedwca.methods import METHODS, Client, Method, Record, Training
+from fedwca.models import DomainModel
+
+NewModel = Callable[[], DomainModel]
+TRAINING = Training(rounds=3, epochs=1, lr=0.01, batch_size=16)
+
+every_method = pytest.mark.parametrize("name", METHODS)
+
+
+def make(name: str) -> Method:
+    return METHODS[name](training=TRAINING)  # type: ignore[call-arg]
+
+
+@every_method
+def test_it_is_a_frozen_dataclass_that_documents_its_fields(name: str) -> None:
+    kind = METHODS[name]
+    assert dataclasses.is_dataclass(kind)
+    assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    for field in dataclasses.fields(kind):
+        if field.name != "training":
+            assert f"{field.name}:" in (kind.__doc__ or ""), f"{field.name} is not explained"
+
+
+@every_method
+def test_it_runs_and_scores_every_client_in_every_round(
+    new_model: NewModel, tiny_clients: list[ClientData], name: str
+) -> None:
+    method = make(name)
+    log = run(method, new_model(), tiny_clients)
+    assert [line["round"] for line in log.lines] == list(range(method.rounds + 1))
+    for line in log.lines:
+        assert set(line["clients"]) == {c.name for c in tiny_clients}
+        assert 0 <= line["accuracy"]["mean"] <= 1
+
+
+@every_method
+def test_only_declared_names_travel(
+    new_model: NewModel, tiny_clients: list[ClientData], name: str
+) -> None:
+    method = make(name)
+    log = run(method, new_model(), tiny_clients)
+    for jobs, answers in zip(log.jobs, log.replies, strict=True):
+        for job in jobs.values():
+            assert undeclared(job.message, method.sends) == []
+        for answer in answers.values():
+            assert undeclared(answer.reply, method.replies) == []
+
+
+def undeclared(record: Record, declared: frozenset[str]) -> list[str]:
+    names = [*record.models, *record.values]
+    return [n for n in names if not any(fnmatch.fnmatch(n, pattern) for pattern in declared)]
+
+
+@every_method
+def test_what_travels_and_what_is_kept_survives_the_file_format(
+    new_model: NewModel, tiny_clients: list[ClientData], name: str, tmp_path: Path
+) -> None:
+    log = run(make(name), new_model(), tiny_clients)
+    records = {"state": log.states[-1], **log.memories[-1]}
+    for jobs, answers in zip(log.jobs, log.replies, strict=True):
+        records |= {f"job {c.name}": job.message for c, job in jobs.items()}
+        records |= {f"reply {c.name}": answer.reply for c, answer in answers.items()}
+    save_records(tmp_path / "records", records)
+    back = load_records(tmp_path / "records")
+    assert list(back) == list(records)
+    for group, record in records.items():
+        assert list(back[group].models) == list(record.models)
+        for model, state in record.models.items():
+            assert list(back[group].models[model]) == list(state)
+            assert same(back[group].models[model], state)
+        assert same(back[group].values, record.values)
+
+
+@every_method
+def test_going_on_from_any_round_ends_in_the_same_models(
+    new_model: NewModel, tiny_clients: list[ClientData], name: str, tmp_path: Path
+) -> None:
+    method = make(name)
+    whole = run(method, new_model(), tiny_clients)
+    expected = final_models(whole, method, tiny_clients)
+    for done in range(1, method.rounds):
+        save_records(tmp_path / "c", {"state": whole.states[done], **whole.memories[done]})
+        groups = load_records(tmp_path / "c")
+        state = groups.pop("state")
+        rest = run(method, new_model(), tiny_clients, start=(done, state, groups))
+        finals = final_models(rest, method, tiny_clients)
+        assert all(same(finals[client], expected[client]) for client in expected)
+
+
+@every_method
+def test_it_survives_a_client_with_one_image_and_one_with_one_class(
+    new_model: NewModel,
+    tiny_clients: list[ClientData],
+    one_image_client: ClientData,
+    one_class_client: ClientData,
+    name: str,
+) -> None:
+    method = make(name)
+    clients = [*tiny_clients, one_image_client, one_class_client]
+    log = run(method, new_model(), clients)
+    for state in final_models(log, method, clients).values():
+        check_sound(state)
+    assert log.lines[-1]["clients"]["alone/0"]["accuracy"] is None
+    assert log.lines[-1]["accuracy"]["mean"] is not None
+
+
+@every_method
+@pytest.mark.parametrize("batch_norm", ["blend", "recalibrate", "local"])
+def test_batch_norm_statistics_stay_sound(
+    new_model: NewModel, tiny_clients: list[ClientData], name: str, batch_norm: str
+) -> None:
+    training = dataclasses.replace(TRAINING, batch_norm=batch_norm)
+    method = METHODS[name](training=training)  # type: ignore[call-arg]
+    log = run(method, new_model(), tiny_clients)
+    names = set(new_model().feature_state())
+    for state in final_models(log, method, tiny_clients).values():
+        assert set(state) == names
+        check_sound(state)
+
+
+def check_sound(state: State) -> None:
+    for name, tensor in state.items():
+        assert torch.isfinite(tensor).all(), name
+        if name.endswith("running_var"):
+            assert (tensor >= 0).all(), name
+        if name.endswith("num_batches_tracked"):
+            assert tensor.dtype == torch.int64
+
+
+@every_method
+@pytest.mark.parametrize("lost_in", [0, 1])
+def test_a_client_that_does_not_answer_is_still_served(
+    new_model: NewModel, tiny_clients: list[ClientData], name: str, lost_in: int
+) -> None:
+    method = make(name)
+    lost = tiny_clients[-1].name
+    log = run(method, new_model(), tiny_clients, lost={lost_in: lost})
+    check_sound(final_models(log, method, tiny_clients)[lost])
+    assert log.lines[-1]["clients"][lost]["total"] > 0
+
+
+@every_method
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_it_works_with_very_few_clients(
+    new_model: NewModel, tiny_clients: list[ClientData], name: str, count: int
+) -> None:
+    clients = tiny_clients[:count]
+    log = run(make(name), new_model(), clients)
+    assert len(log.lines[-1]["clients"]) == count
+
+
+@every_method
+def test_a_round_without_any_answer_changes_nothing_but_the_count(
+    new_model: NewModel, name: str
+) -> None:
+    method = make(name)
+    state = method.init(new_model().feature_state())
+    after = method.aggregate(state, {})
+    weights = method.deployed(after, Client("nobody", ""), Record())
+    assert same(weights, method.deployed(state, Client("nobody", ""), Record()))
+
+
+def test_the_type_that_methods_adapt_on_has_no_labels() -> None:
+    assert {f.name for f in dataclasses.fields(UnlabeledImages)} == {"pixels", "index", "transform"}

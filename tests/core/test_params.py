@@ -1,0 +1,194 @@
+"""Weights as dicts of tensors."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from fedwca.core.params import (
+    State,
+    clone,
+    conv_layers,
+    copy_into,
+    distance,
+    flatten,
+    is_batch_norm_statistic,
+    mix,
+)
+
+few = settings(max_examples=15, deadline=None, derandomize=True)
+
+
+def state(value: float, steps: int = 0) -> State:
+    return {"w": torch.tensor([value, -value]), "bn.num_batches_tracked": torch.tensor(steps)}
+
+
+# --- mix ------------------------------------------------------------------------------------
+
+
+def test_mix_by_hand_keeps_the_first_integer_buffer() -> None:
+    mixed = mix([state(2.0, steps=7), state(6.0, steps=100)], [0.25, 0.75])
+    assert mixed["w"].tolist() == [5.0, -5.0]  # .25·2 + .75·6
+    assert mixed["bn.num_batches_tracked"].item() == 7
+    assert mixed["bn.num_batches_tracked"].dtype == torch.int64
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_mix_keeps_the_type(dtype: torch.dtype) -> None:
+    mixed = mix([{"w": torch.ones(2, dtype=dtype)}, {"w": torch.zeros(2, dtype=dtype)}], [0.5, 0.5])
+    assert mixed["w"].dtype == dtype
+    assert mixed["w"].tolist() == [0.5, 0.5]
+
+
+def test_mix_takes_a_tensor_of_weights() -> None:
+    weights = torch.tensor([0.5, 0.5], dtype=torch.float64)
+    assert mix([state(1.0), state(3.0)], weights)["w"].tolist() == [2.0, -2.0]
+
+
+def test_mix_sums_in_double_precision() -> None:
+    # In float32 1e8 + 1 = 1e8 and the one would be lost.
+    states = [{"w": torch.tensor([v])} for v in (1e8, 1.0, -1e8)]
+    assert mix(states, [1.0, 1.0, 1.0])["w"].item() == 1.0
+
+
+@few
+@given(st.integers(1, 40), st.integers(0, 1000))
+def test_a_plain_mean_of_equal_states_is_the_state_to_the_bit(count: int, seed: int) -> None:
+    w = torch.randn(50, generator=torch.Generator().manual_seed(seed))
+    assert torch.equal(mix([{"w": w}] * count, [1 / count] * count)["w"], w)
+
+
+@few
+@given(st.integers(0, 1000))
+def test_mix_with_a_unit_vector_picks_a_state_to_the_bit(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    states = [{"w": torch.randn(20, generator=generator)} for _ in range(3)]
+    assert torch.equal(mix(states, [0.0, 1.0, 0.0])["w"], states[1]["w"])
+
+
+def test_mix_shares_no_memory_and_changes_no_input() -> None:
+    first, second = state(1.0, steps=3), state(2.0)
+    mixed = mix([first, second], [1.0, 0.0])
+    mixed["w"].fill_(9)
+    mixed["bn.num_batches_tracked"].fill_(9)
+    assert first["w"].tolist() == [1.0, -1.0]
+    assert first["bn.num_batches_tracked"].item() == 3
+    assert second["w"].tolist() == [2.0, -2.0]
+
+
+@pytest.mark.parametrize("weights", [[], [1.0], [0.2, 0.3, 0.5]])
+def test_mix_refuses_another_number_of_weights(weights: list[float]) -> None:
+    with pytest.raises(ValueError, match=f"2 states need as many weights, got {len(weights)}"):
+        mix([state(1.0), state(2.0)], weights)
+
+
+def test_mix_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="0 states"):
+        mix([], [])
+
+
+def test_mix_refuses_a_state_that_lacks_a_tensor() -> None:
+    with pytest.raises(KeyError, match="w"):
+        mix([state(1.0), {"bn.num_batches_tracked": torch.tensor(0)}], [0.5, 0.5])
+
+
+# --- copies ---------------------------------------------------------------------------------
+
+
+def test_a_clone_is_equal_and_shares_nothing() -> None:
+    weight = nn.Parameter(torch.tensor([1.0, 2.0]))
+    copy = clone({"w": weight})
+    assert torch.equal(copy["w"], weight)
+    assert not copy["w"].requires_grad
+    copy["w"].zero_()
+    assert weight.tolist() == [1.0, 2.0]
+
+
+def test_copy_into_writes_in_place_through_parameters() -> None:
+    layer = nn.BatchNorm1d(2)
+    target = {**dict(layer.named_parameters()), **dict(layer.named_buffers())}
+    addresses = {name: tensor.data_ptr() for name, tensor in target.items()}
+    source = {name: torch.full_like(tensor, 3) for name, tensor in target.items()}
+    copy_into(target, source)
+    assert layer.weight.tolist() == [3.0, 3.0]
+    assert layer.running_var.tolist() == [3.0, 3.0]
+    assert layer.num_batches_tracked.item() == 3
+    assert {name: tensor.data_ptr() for name, tensor in target.items()} == addresses
+    source["weight"].zero_()
+    assert layer.weight.tolist() == [3.0, 3.0]  # copied, not bound
+
+
+def test_copy_into_names_what_differs_and_copies_nothing() -> None:
+    target = {"a": torch.zeros(1), "b": torch.zeros(1)}
+    with pytest.raises(ValueError, match=r"differ in 2 names: \['b', 'c'\]"):
+        copy_into(target, {"a": torch.ones(1), "c": torch.ones(1)})
+    assert target["a"].item() == 0
+
+
+def test_copy_into_names_no_more_than_five_differences() -> None:
+    extra = {f"n{index}": torch.zeros(1) for index in range(7)}
+    with pytest.raises(ValueError, match=r"7 names: \['n0', 'n1', 'n2', 'n3', 'n4'\]"):
+        copy_into({}, extra)
+
+
+# --- distance -------------------------------------------------------------------------------
+
+
+def test_distance_is_the_largest_absolute_difference() -> None:
+    a = {"w": torch.tensor([1.0, -2.0]), "n": torch.tensor(5)}
+    b = {"w": torch.tensor([1.5, 1.0]), "n": torch.tensor(4)}
+    assert distance(a, b) == 3.0  # |-2 - 1|
+    assert distance(a, a) == 0.0
+
+
+def test_distance_counts_integers_and_skips_empty_tensors() -> None:
+    a = {"n": torch.tensor(5), "empty": torch.zeros(0)}
+    assert distance(a, {"n": torch.tensor(-5), "empty": torch.zeros(0)}) == 10.0
+
+
+def test_nothing_is_no_distance_apart() -> None:
+    assert distance({}, {}) == 0.0
+
+
+# --- layers and names -----------------------------------------------------------------------
+
+
+def test_conv_layers_come_in_order_with_their_biases() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 5), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 3, bias=False), nn.Linear(2, 2)
+    )
+    names = conv_layers({f"backbone.{n}": t for n, t in model.state_dict().items()})
+    assert names == [["backbone.0.weight", "backbone.0.bias"], ["backbone.2.weight"]]
+
+
+def test_shortcut_convolutions_are_not_layers() -> None:
+    four = torch.zeros(1, 1, 1, 1)
+    weights = {"layer2.0.conv1.weight": four, "layer2.0.downsample.0.weight": four}
+    assert conv_layers(weights) == [["layer2.0.conv1.weight"]]
+
+
+def test_a_four_dimensional_tensor_that_is_no_weight_is_no_layer() -> None:
+    assert conv_layers({"position.table": torch.zeros(1, 1, 1, 1)}) == []
+
+
+def test_the_first_layer_of_a_lenet_flattens_to_1520_numbers() -> None:
+    weights = {f"conv.{n}": t for n, t in nn.Conv2d(3, 20, 5).state_dict().items()}
+    vector = flatten(weights, conv_layers(weights)[0])
+    assert vector.shape == (3 * 5 * 5 * 20 + 20,)
+    assert vector.dtype == torch.float64
+
+
+def test_flatten_follows_the_names_and_detaches() -> None:
+    weights = {"a": nn.Parameter(torch.tensor([[1.0, 2.0], [3.0, 4.0]])), "b": torch.tensor([5.0])}
+    vector = flatten(weights, ["b", "a"])
+    assert vector.tolist() == [5, 1, 2, 3, 4]
+    assert not vector.requires_grad
+
+
+def test_batch_norm_statistics_are_told_by_name() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    names = list(model.state_dict())
+    statistics = [name for name in names if is_batch_norm_statistic(name)]
+    assert statistics == ["1.running_mean", "1.running_var", "1.num_batches_tracked"]
+    assert [n for n in names if n not in statistics] == ["0.weight", "0.bias", "1.weight", "1.bias"]

@@ -1,0 +1,118 @@
+"""The number of workers changes no bit, and a worker's death costs no result."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from federation import final_models, run, same
+from fedwca.data.images import ClientData
+from fedwca.engines.base import Job
+from fedwca.engines.simulator import Simulator, cores
+from fedwca.engines.site import generator
+from fedwca.errors import UserError
+from fedwca.methods import Client, Training
+from fedwca.methods.fedavg import FedAvg
+from fedwca.methods.fedwca import FedWCA
+from fedwca.models import DomainModel
+
+NewModel = Callable[[], DomainModel]
+TRAINING = Training(rounds=2, epochs=2, lr=0.01, batch_size=16)
+
+
+def test_one_two_and_four_workers_agree_to_the_bit(
+    new_model: NewModel, tiny_clients: list[ClientData], tmp_path: Path
+) -> None:
+    method = FedWCA(TRAINING, clustering="domain", temperature_a=0.1)
+    results = {}
+    for workers in (1, 2, 4):
+        log = run(method, new_model(), tiny_clients, workers=workers, scratch=tmp_path)
+        finals = final_models(log, method, tiny_clients)
+        # everything but the clock
+        lines = [{k: v for k, v in line.items() if k != "seconds"} for line in log.lines]
+        results[workers] = (finals, lines)
+    for workers in (2, 4):
+        assert results[workers][1] == results[1][1]
+        for client, state in results[1][0].items():
+            assert same(state, results[workers][0][client])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_worker_is_replaced_and_its_client_done_again(
+    new_model: NewModel, tiny_clients: list[ClientData], tmp_path: Path
+) -> None:
+    method = FedAvg(replace(TRAINING, epochs=30))
+    model = new_model()
+    state = method.init(model.feature_state())
+    jobs = {
+        Client(c.name, c.domain): Job(method.send(state, Client(c.name)), _empty())
+        for c in tiny_clients
+    }
+    undisturbed = Simulator(new_model(), method, tiny_clients, 0, tmp_path, 1).adapt(0, jobs)
+    engine = Simulator(new_model(), method, tiny_clients, 0, tmp_path, 2)
+    killer = threading.Thread(target=_kill_a_worker, args=(engine,))
+    killer.start()
+    try:
+        disturbed = engine.adapt(0, jobs)
+    finally:
+        killer.join()
+        engine.close()
+    for client, expected in undisturbed.items():
+        assert same(expected.reply.models["local"], disturbed[client].reply.models["local"])
+
+
+def _empty() -> Any:
+    from fedwca.methods import Record
+
+    return Record()
+
+
+def _kill_a_worker(engine: Simulator) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        executor = engine._pool._executor if engine._pool else None
+        processes = list((executor._processes or {}).values()) if executor else []
+        if len(processes) == 2 and any(engine._pool._mailbox.glob("*-*")):  # type: ignore[union-attr]
+            os.kill(processes[0].pid or 0, signal.SIGKILL)
+            return
+        time.sleep(0.001)
+
+
+def test_no_process_is_left_behind(
+    new_model: NewModel, tiny_clients: list[ClientData], tmp_path: Path
+) -> None:
+    method = FedAvg(replace(TRAINING, rounds=1, epochs=0))
+    engine = Simulator(new_model(), method, tiny_clients, 0, tmp_path, 2)
+    state = method.init(new_model().feature_state())
+    engine.adapt(0, {Client(tiny_clients[0].name): Job(state, _empty())})
+    processes = list(engine._pool._executor._processes.values())  # type: ignore[union-attr]
+    assert processes
+    engine.close()
+    assert not any(p.is_alive() for p in processes)
+
+
+def test_divergence_is_told_in_a_sentence(
+    new_model: NewModel, tiny_clients: list[ClientData], tmp_path: Path
+) -> None:
+    method = FedAvg(replace(TRAINING, lr=1e30))
+    with pytest.raises(UserError, match=r"became NaN or infinite in round 0: lower training\.lr"):
+        run(method, new_model(), tiny_clients, scratch=tmp_path)
+
+
+def test_randomness_depends_on_seed_round_and_client_alone() -> None:
+    def draw(*key: Any) -> float:
+        return float(torch.rand(1, generator=generator(*key)))
+
+    assert draw(0, 1, "a") == draw(0, 1, "a")
+    assert len({draw(0, 1, "a"), draw(1, 1, "a"), draw(0, 2, "a"), draw(0, 1, "b")}) == 4
+
+
+def test_there_is_at_least_one_core() -> None:
+    assert cores() >= 1

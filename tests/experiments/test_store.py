@@ -1,0 +1,76 @@
+"""The run folder: what it refuses, what it forgives."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedwca.errors import UserError
+from fedwca.experiments.store import RunFolder
+from fedwca.methods import Record
+
+
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder.open(tmp_path / "run", {"a": 1}, {"a": 1})
+
+
+def record(number: float) -> Record:
+    return Record({"m": {"w": torch.tensor([number])}})
+
+
+def test_another_experiments_folder_is_refused_and_kept(tmp_path: Path) -> None:
+    folder(tmp_path).append({"round": 0})
+    with pytest.raises(UserError, match="another configuration: choose another --runs folder"):
+        RunFolder.open(tmp_path / "run", {"a": 2}, {"a": 2})
+    assert folder(tmp_path).lines() == [{"round": 0}]
+
+
+def test_two_processes_on_one_folder_are_refused(tmp_path: Path) -> None:
+    with folder(tmp_path), pytest.raises(UserError, match="another process is at work"):
+        folder(tmp_path).__enter__()
+    with folder(tmp_path):
+        pass
+
+
+def test_the_newest_checkpoint_counts_and_two_are_kept(tmp_path: Path) -> None:
+    run = folder(tmp_path)
+    assert run.load_checkpoint() is None
+    for rounds in (1, 2, 3):
+        run.save_checkpoint(rounds, record(rounds), {"x/0": record(10 * rounds)})
+    rounds, state, memories = run.load_checkpoint() or pytest.fail("no checkpoint")
+    assert (rounds, float(state.models["m"]["w"])) == (3, 3.0)
+    assert float(memories["x/0"].models["m"]["w"]) == 30.0
+    assert len(list(run.path.glob("checkpoint-*"))) == 2
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:
+    run = folder(tmp_path)
+    for rounds in (1, 2):
+        run.save_checkpoint(rounds, record(rounds), {})
+    newest = run.path / "checkpoint-00002.safetensors"
+    newest.write_bytes(newest.read_bytes()[:50])
+    rounds, state, _ = run.load_checkpoint() or pytest.fail("no checkpoint")
+    assert (rounds, float(state.models["m"]["w"])) == (1, 1.0)
+
+
+def test_a_half_written_line_is_left_out_and_later_rounds_are_forgotten(tmp_path: Path) -> None:
+    run = folder(tmp_path)
+    for number in range(4):
+        run.append({"round": number})
+    with (run.path / "results.jsonl").open("a") as file:
+        file.write('{"round": 4, "acc')
+    run.rewind(2)
+    assert run.lines() == [{"round": 0}, {"round": 1}, {"round": 2}]
+
+
+def test_a_damaged_config_is_told_in_a_sentence(tmp_path: Path) -> None:
+    (folder(tmp_path).path / "config.json").write_text("{")
+    with pytest.raises(UserError, match="is damaged: delete"):
+        folder(tmp_path)
+
+
+def test_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:
+    run = folder(tmp_path)
+    (run.path / "result.json.77.tmp").write_text("{")
+    run.clean()
+    assert not list(run.path.glob("*.tmp"))

@@ -1,0 +1,89 @@
+"""Tables from hand-made run folders, with numbers that can be checked by head."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedwca.report.runs import find_runs, read_run
+from fedwca.report.tables import accuracy_grid, as_markdown, cluster_grid, run_grid
+
+
+def write_run(root: Path, name: str, method: str, seed: int, accuracies: dict[str, float]) -> Path:
+    path = root / name
+    path.mkdir(parents=True)
+    settings = {
+        "data": {"benchmark": "toy", "source": "a"},
+        "training": {"rounds": 1, "batch_norm": "blend"},
+        "method": {"name": method},
+        "run": {"seed": seed},
+    }
+    clients = {f"{d}/0": {"domain": d, "accuracy": a} for d, a in accuracies.items()}
+    line = {
+        "round": 1,
+        "accuracy": {"mean": sum(accuracies.values()) / len(accuracies), "domains": accuracies},
+        "clients": clients,
+        "server": {"cluster_of/b/0": 1, "cluster_of/c/0": 0} if method == "fedwca" else {},
+    }
+    (path / "config.json").write_text(json.dumps({"settings": settings}))
+    (path / "results.jsonl").write_text(json.dumps(line) + "\n")
+    (path / "result.json").write_text(json.dumps(line))
+    return path
+
+
+def test_mean_and_spread_over_seeds(tmp_path: Path) -> None:
+    write_run(tmp_path, "r0", "fedwca", 0, {"b": 0.50, "c": 0.70})
+    write_run(tmp_path, "r1", "fedwca", 1, {"b": 0.60, "c": 0.70})
+    (grid,) = accuracy_grid(find_runs(tmp_path))
+    # mean of 50 and 60 is 55; their sample deviation is 10/√2 = 7.07
+    assert grid.rows == [["fedwca", "55.0 ± 7.1", "70.0 ± 0.0", "62.5 ± 3.5", "2", "1"]]
+    assert grid.header == ["method", "b", "c", "mean", "seeds", "rounds"]
+    assert "| fedwca | 55.0 ± 7.1 |" in as_markdown(grid)
+
+
+def test_variants_of_a_method_are_kept_apart(tmp_path: Path) -> None:
+    write_run(tmp_path, "r0", "fedavg", 0, {"b": 0.5})
+    other = write_run(tmp_path, "r1", "fedavg", 0, {"b": 0.6})
+    config = json.loads((other / "config.json").read_text())
+    config["settings"]["training"]["lr"] = 1
+    (other / "config.json").write_text(json.dumps(config))
+    third = write_run(tmp_path, "r2", "fedavg", 0, {"b": 0.7})
+    config["settings"]["training"]["batch_norm"] = "recalibrate"
+    (third / "config.json").write_text(json.dumps(config))
+    (grid,) = accuracy_grid(find_runs(tmp_path))
+    assert [row[0] for row in grid.rows] == ["fedavg", "fedavg #2", "fedavg (recalibrate)"]
+
+
+def test_clusters_stand_beside_domains(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path, "r", "fedwca", 0, {"b": 0.5, "c": 0.5}))
+    grid = cluster_grid(run)
+    assert grid is not None
+    assert grid.rows == [["b", "1"], ["c", "0"]]
+    assert cluster_grid(read_run(write_run(tmp_path, "s", "fedavg", 0, {"b": 0.5}))) is None
+
+
+def test_an_unfinished_run_is_shown_as_such(tmp_path: Path) -> None:
+    path = write_run(tmp_path, "r", "fedavg", 0, {"b": 0.5})
+    (path / "result.json").unlink()
+    with (path / "results.jsonl").open("a") as file:
+        file.write('{"round": 2, "acc')  # being written just now
+    run = read_run(path)
+    assert (run.rounds, run.done) == (1, False)
+    assert run_grid([run]).rows[0][-1] == "unfinished"
+    assert accuracy_grid([run])[0].rows[0][-1] == "1…"
+
+
+@pytest.mark.parametrize("name", ["[red]x[/red]", "a|b", "<script>", "‮rtl", "x" * 300])
+def test_hostile_domain_names_do_no_harm(tmp_path: Path, name: str) -> None:
+    write_run(tmp_path, "r", "fedavg", 0, {name: 0.5})
+    (grid,) = accuracy_grid(find_runs(tmp_path))
+    lines = as_markdown(grid).splitlines()
+    bars = [line.replace("\\|", "").count("|") for line in lines]
+    assert len(set(bars)) == 1
+
+
+def test_reading_runs_needs_no_torch(tmp_path: Path) -> None:
+    code = "import sys, fedwca.report.tables, fedwca.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
