@@ -1,5 +1,7 @@
 """Weights as dicts of tensors."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -89,7 +91,7 @@ def test_mix_of_nothing_is_refused() -> None:
 
 
 def test_mix_refuses_a_state_that_lacks_a_tensor() -> None:
-    with pytest.raises(KeyError, match="w"):
+    with pytest.raises(ValueError, match=r"differ in 1 names.*w"):
         mix([state(1.0), {"bn.num_batches_tracked": torch.tensor(0)}], [0.5, 0.5])
 
 
@@ -192,3 +194,17 @@ def test_batch_norm_statistics_are_told_by_name() -> None:
     statistics = [name for name in names if is_batch_norm_statistic(name)]
     assert statistics == ["1.running_mean", "1.running_var", "1.num_batches_tracked"]
     assert [n for n in names if n not in statistics] == ["0.weight", "0.bias", "1.weight", "1.bias"]
+
+
+def test_a_tensor_of_another_shape_is_never_broadcast() -> None:
+    with pytest.raises(ValueError, match=r"w is \(3,\) here, \(1,\) there"):
+        mix([{"w": torch.zeros(3)}, {"w": torch.ones(1)}], [0.5, 0.5])
+
+
+def test_distance_does_not_hide_a_nan() -> None:
+    a = {"x": torch.zeros(1), "y": torch.tensor([float("nan")])}
+    assert math.isnan(distance(a, {"x": torch.ones(1), "y": torch.zeros(1)}))
+
+
+def test_distance_of_states_without_numbers_is_zero() -> None:
+    assert distance({"x": torch.zeros(0)}, {"x": torch.zeros(0)}) == 0.0

@@ -155,6 +155,17 @@ def test_clients_a_ten_thousandth_apart_need_double_precision(seed: int) -> None
     assert first_neighbor_clusters(vectors).tolist() == truth
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_clients_a_billionth_apart_need_differences(seed: int) -> None:
+    # 1 - cos ≈ ½·(1e-9)² = 5e-19, where float64 counts in steps of 1e-16 below 1.
+    vectors = domains(3, 3, deviation=1e-9, seed=seed)
+    truth = [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    unit = torch.nn.functional.normalize(vectors, dim=1)
+    away = (1 - unit @ unit.T).fill_diagonal_(torch.inf)
+    assert brute_clusters(away.argmin(dim=1).tolist()) != truth
+    assert first_neighbor_clusters(vectors).tolist() == truth
+
+
 @pytest.mark.parametrize("count", [4, 5, 9, 32])
 def test_bit_identical_clients_are_one_cluster(count: int) -> None:
     vectors = cloud(1, seed=3, dim=1520).repeat(count, 1)
@@ -200,3 +211,10 @@ def test_a_client_finds_its_domain_a_ten_thousandth_away() -> None:
     vectors = domains(3, 2, deviation=1e-4, seed=6)
     centres, newcomers = vectors[::2].float(), vectors[1::2].float()
     assert [nearest_row(v, centres) for v in newcomers] == [0, 1, 2]
+
+
+def test_a_client_with_nan_weights_is_refused() -> None:
+    vectors = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    vectors[2, 0] = torch.nan
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        first_neighbor_clusters(vectors)

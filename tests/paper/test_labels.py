@@ -380,3 +380,22 @@ def test_no_random_number_is_used_where_nothing_can_be_mixed(matched: list[bool]
     partners = mixup_partners(torch.tensor([0, 1, 2]), torch.tensor(matched), generator)
     assert partners.tolist() == [-1, -1, -1]
     assert torch.equal(generator.get_state(), before)
+
+
+def test_a_zero_prototype_does_not_count_as_its_own_neighbour() -> None:
+    # class 0 averages (1,0) and (-1,0) to zero: its cosine with class 1 is 0, so is the mean
+    features = torch.tensor([[1.0, 0], [-1, 0], [0, 1]])
+    probabilities = torch.tensor([[1.0, 0], [1, 0], [0, 1]])
+    assert prototype_labels(features, probabilities, "raw").separation == 0.0
+
+
+def test_with_a_single_class_distance_compares_raw_similarities() -> None:
+    def one(similarity: float, separation: float) -> PrototypeLabels:
+        return PrototypeLabels(
+            torch.tensor([0]), torch.tensor([similarity]), torch.zeros(2, 2), separation
+        )
+
+    two = one(0.5, 0.5)._replace(labels=torch.tensor([1]))
+    # as a number, p = 0 would give (1 - .6)(1 - .5) = .2 ≤ (1 - .7)·1 = .3 and keep init
+    labels, _ = reconcile(one(0.6, 0.0), two._replace(similarity=torch.tensor([0.7])), "distance")
+    assert labels.tolist() == [1]

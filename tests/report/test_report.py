@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fedwca.report.clusters import chance_purity, purity
 from fedwca.report.runs import find_runs, read_run
 from fedwca.report.tables import accuracy_grid, as_markdown, cluster_grid, run_grid
 
@@ -87,3 +88,14 @@ def test_hostile_domain_names_do_no_harm(tmp_path: Path, name: str) -> None:
 def test_reading_runs_needs_no_torch(tmp_path: Path) -> None:
     code = "import sys, fedwca.report.tables, fedwca.cli; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_purity_by_hand() -> None:
+    # cluster 0 holds a, a, b and cluster 1 holds b: 2 + 1 of 4 are with their like
+    assert purity([0, 0, 0, 1], ["a", "a", "b", "b"]) == 0.75
+    assert purity([0, 1], ["a", "b"]) == 1.0
+
+
+def test_chance_purity_of_two_pairs() -> None:
+    # a a b b in two pairs: of the 3 ways to pair, 1 is pure (1.0) and 2 are mixed (0.5): 2/3
+    assert chance_purity([0, 0, 1, 1], ["a", "a", "b", "b"]) == pytest.approx(2 / 3, abs=0.02)

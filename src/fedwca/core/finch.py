@@ -35,8 +35,10 @@ def first_neighbors(vectors: Tensor) -> Tensor:
     single precision sees only rounding noise.
     """
     unit = _unit_rows(vectors)
+    if not bool(unit.isfinite().all()):
+        raise ValueError("a client's weights are NaN or infinite, so it has no nearest neighbour")
     # ½‖a - b‖² = 1 - cos for unit vectors. Taking a common origin off first leaves the
-    # differences as they are and keeps the product below free of cancellation.
+    # differences as they are, and spares the product below most of the cancellation.
     centred = unit - unit.mean(dim=0)
     square = (centred * centred).sum(dim=1)
     neighbors = []
@@ -46,28 +48,20 @@ def first_neighbors(vectors: Tensor) -> Tensor:
         distance = square[start : start + _BLOCK, None] + square[None, :] - 2 * block @ centred.T
         rows = torch.arange(len(block))
         distance[rows, rows + start] = torch.inf
-        neighbors.append(_first_argmin(distance))
+        neighbors.append(distance.argmin(dim=1))  # the first one on ties
     return torch.cat(neighbors)
 
 
 def nearest_row(vector: Tensor, rows: Tensor) -> int:
     """Index of the row of `rows` [C, d] nearest to `vector` [d] in cosine distance."""
     difference = _unit_rows(rows) - _unit_rows(vector[None, :])
-    return int(_first_argmin((difference * difference).sum(dim=1)[None, :]))
+    return int((difference * difference).sum(dim=1).argmin())
 
 
 def _unit_rows(vectors: Tensor) -> Tensor:
     exact = vectors.to(torch.float64)
     length: Tensor = exact.norm(dim=1, keepdim=True)
     return exact / length.clamp_min(torch.finfo(torch.float64).tiny)
-
-
-def _first_argmin(distance: Tensor) -> Tensor:
-    """argmin over columns with ties to the lowest index, which torch.argmin does not promise."""
-    columns = torch.arange(distance.shape[1]).expand_as(distance)
-    lowest = distance == distance.amin(dim=1, keepdim=True)
-    first: Tensor = torch.where(lowest, columns, distance.shape[1]).amin(dim=1)
-    return first
 
 
 def _components(neighbors: Tensor) -> Tensor:

@@ -28,7 +28,18 @@ def mix(states: Sequence[Mapping[str, Tensor]], weights: Sequence[float] | Tenso
     shares = [float(w) for w in weights]
     if len(shares) != len(states) or not states:
         raise ValueError(f"{len(states)} states need as many weights, got {len(shares)}")
+    for state in states[1:]:
+        _check_same_names(states[0], state)
     return {name: _mix_tensor([s[name] for s in states], shares) for name in states[0]}
+
+
+def _check_same_names(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> None:
+    different = sorted(a.keys() ^ b.keys())
+    if different:
+        raise ValueError(f"the two states differ in {len(different)} names: {different[:5]}")
+    for name, tensor in a.items():
+        if tensor.shape != b[name].shape:
+            raise ValueError(f"{name} is {tuple(tensor.shape)} here, {tuple(b[name].shape)} there")
 
 
 def _mix_tensor(tensors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
@@ -42,25 +53,24 @@ def _mix_tensor(tensors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
 
 
 def clone(state: Mapping[str, Tensor]) -> State:
-    """A copy that shares no memory."""
-    return {name: tensor.detach().clone() for name, tensor in state.items()}
+    """A copy in main memory that shares nothing: what is kept or sent is never on a GPU."""
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
 
 
 def copy_into(target: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> None:
     """Overwrite the tensors of `target` in place, so that resident buffers stay where they are."""
-    if target.keys() != source.keys():
-        different = sorted(target.keys() ^ source.keys())
-        raise ValueError(f"the two states differ in {len(different)} names: {different[:5]}")
+    _check_same_names(target, source)
     with torch.no_grad():
         for name, tensor in target.items():
             tensor.copy_(source[name])
 
 
 def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
-    """Largest absolute difference between two states."""
-    if not a:
-        return 0.0
-    return max(float((a[n].double() - b[n].double()).abs().max()) for n in a if a[n].numel())
+    """Largest absolute difference between two states; NaN if there is a NaN in it."""
+    _check_same_names(a, b)
+    gaps = [(a[name].double() - b[name].double()).abs().flatten() for name in a]
+    every = torch.cat([torch.zeros(1, dtype=torch.float64), *gaps])
+    return float(every.max())
 
 
 def conv_layers(state: Mapping[str, Tensor]) -> list[list[str]]:

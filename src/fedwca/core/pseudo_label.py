@@ -63,7 +63,7 @@ def prototype_labels(
     # First pass weighs by probability, second by the one-hot labels of the first.
     for _ in range(2):
         present = torch.bincount(labels, minlength=weights.shape[1]) > 0
-        prototypes = _prototypes(points, weights) * present[:, None]
+        prototypes = _prototypes(points, weights)
         cosine = unit @ _unit(prototypes).T  # [N, M]
         similarity, labels = cosine.masked_fill(~present, -torch.inf).max(dim=1)
         weights = torch.nn.functional.one_hot(labels, weights.shape[1]).to(torch.float64)
@@ -83,7 +83,8 @@ def reconcile(
     With d, e the similarities to the own prototypes and p, q the separations, the initial
     model's label stands where
         ratio:    d/p ≥ e/q, as printed; d ≥ e where p or q is near zero
-        distance: (1-d)/(1-p) ≤ (1-e)/(1-q), what the text describes, for p and q of any sign
+        distance: (1-d)/(1-p) ≤ (1-e)/(1-q), what the text describes, for p and q of any sign;
+                  d ≥ e where a model sees a single class
         raw:      d ≥ e
         init, cluster: always, never.
 
@@ -99,7 +100,7 @@ def _prefers_init(init: PrototypeLabels, cluster: PrototypeLabels, rule: LabelRu
     d, e, p, q = init.similarity, cluster.similarity, init.separation, cluster.separation
     if rule in ("init", "cluster"):
         return torch.full_like(d, rule == "init", dtype=torch.bool)
-    if rule == "distance":
+    if rule == "distance" and p != 0 and q != 0:
         # Cross-multiplied: 1 - p and 1 - q are not negative, and may be zero.
         return (1 - d) * (1 - q) <= (1 - e) * (1 - p)
     if rule == "ratio" and min(abs(p), abs(q)) >= _NO_SEPARATION:
@@ -144,7 +145,8 @@ def _separation(prototypes: Tensor) -> float:
     if count < 2:
         return 0.0
     unit = _unit(prototypes)
-    return float(((unit @ unit.T).sum() - count) / (count * (count - 1)))
+    own = (unit * unit).sum()  # the diagonal
+    return float(((unit @ unit.T).sum() - own) / (count * (count - 1)))
 
 
 def _unit(rows: Tensor) -> Tensor:

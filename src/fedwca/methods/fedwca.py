@@ -1,6 +1,6 @@
 """FedWCA: federated source-free domain adaptation by weighted cluster aggregation.
 
-Mori, Kihara, Miyagawa, Ebihara, Teo, Sakurada: Federated Source-free Domain Adaptation for
+Mori, Kihara, Miyagawa, Ebihara, Teranishi, Kashima: Federated Source-free Domain Adaptation for
 Classification: Weighted Cluster Aggregation for Unlabeled Data, WACV 2025.
 
 Where the paper is silent or contradicts itself, the field's text says what was chosen; the
@@ -24,18 +24,18 @@ from fedwca.core.pseudo_label import (
     prototype_labels,
     reconcile,
 )
-from fedwca.core.weights import Normalisation, benefit, cluster_weights, soft_mixture
+from fedwca.core.weights import Normalisation, cluster_weights
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.base import Adapted, Client, Health, Record, round_of
 from fedwca.methods.blending import Blend, View, align, balance
-from fedwca.methods.clustering import (
-    Clustering,
-    Layer,
-    client_style,
-    clusters_of,
-    nearest_cluster,
+from fedwca.methods.cluster_state import (
+    assignments,
+    cluster_of,
+    named,
+    numbered,
+    soft_weights,
 )
-from fedwca.methods.fedavg import mean_of
+from fedwca.methods.clustering import Clustering, Layer, client_style
 from fedwca.methods.inference import Outputs, evaluate, load
 from fedwca.methods.shot import memory_of, own_of
 from fedwca.methods.training import Targets, Training, train
@@ -128,7 +128,7 @@ class FedWCA:
 
     def send(self, state: Record, client: Client) -> Record:
         values = {"round": state.values["round"]}
-        own = _cluster_of(state, client)
+        own = cluster_of(state, client)
         if own is None:  # the first round, or a newcomer's first
             return Record({"source": state.models["source"]}, values)
         models = {"cluster": state.models[f"cluster/{own}"], **self._start(state, client, own)}
@@ -136,14 +136,14 @@ class FedWCA:
 
     def _start(self, state: Record, client: Client, own: int) -> dict[str, State]:
         """What f_init is made of, beside the own cluster model: "init" itself, or "soft/*"."""
-        clusters = _models(state, "cluster")
+        clusters = numbered(state, "cluster")
         if self.cluster_weights == "one_hot":
             return {}
         if self._weighs(state, client):
             if self.cluster_weights == "one_equal_adaptive":
                 return {"soft/0": mix(clusters, _equal(len(clusters)))}
-            soft = clusters if self.cluster_weights == "local" else _models(state, "soft")
-            return _named("soft", soft)
+            soft = clusters if self.cluster_weights == "local" else numbered(state, "soft")
+            return named("soft", soft)
         return {"init": mix(clusters, self._blend_weights(state, client, own))}
 
     def _weighs(self, state: Record, client: Client) -> bool:
@@ -156,7 +156,7 @@ class FedWCA:
 
     def _blend_weights(self, state: Record, client: Client, own: int) -> Tensor:
         """v_k [C] from the client's last α, β and the state's S."""
-        C = len(_models(state, "cluster"))
+        C = len(numbered(state, "cluster"))
         e_own = torch.eye(C, dtype=torch.float64)[own]
         alpha = state.values.get(f"alpha/{client.name}", e_own)
         beta = state.values.get(f"beta/{client.name}", torch.tensor([1.0, 0.0]).double())
@@ -177,72 +177,33 @@ class FedWCA:
         values = {**state.values, "round": state.values["round"] + 1}
         if not replies:
             return Record(state.models, values)
-        values.update(self._assignments(state, replies))
+        origin = state.models["source"] if self.clustering_input == "update" else None
+        values.update(assignments(state, replies, self.clustering, self.clustering_layer, origin))
         for client, reply in replies.items():
             for name in ("alpha", "beta"):
                 if name in reply.values:
                     values[f"{name}/{client.name}"] = reply.values[name]
-        values.update(self._used_weights(Record(state.models, values), replies))
-        clusters = self._cluster_models(state, values, replies)
-        models = {"source": state.models["source"], **_named("cluster", clusters)}
+        values.update(self._used_weights(state, values, replies))
+        clusters = cluster_models(state, values, replies, self.cluster_mean)
+        models = {"source": state.models["source"], **named("cluster", clusters)}
         if self.cluster_weights == "wca":
-            values["S"] = self._soft_weights(values, len(clusters))
-            models.update(_named("soft", [mix(clusters, row) for row in values["S"]]))
+            values["S"] = soft_weights(values, len(clusters), self.benefit_normalisation)
+            models.update(named("soft", [mix(clusters, row) for row in values["S"]]))
         return Record(models, values)
 
-    def _assignments(self, state: Record, replies: Mapping[Client, Record]) -> dict[str, Tensor]:
-        """Clusters of all clients in the first round, afterwards only of newcomers."""
-        origin = state.models["source"] if self.clustering_input == "update" else None
-        clusters = _models(state, "cluster")
-        if not clusters:
-            found = clusters_of(self.clustering, replies, self.clustering_layer, origin)
-        else:
-            found = {
-                client.name: nearest_cluster(
-                    reply.models["local"], clusters, self.clustering_layer, origin
-                )
-                for client, reply in replies.items()
-                if _cluster_of(state, client) is None
-            }
-        return {f"cluster_of/{name}": torch.tensor(c) for name, c in found.items()}
-
-    def _used_weights(self, state: Record, replies: Mapping[Client, Record]) -> dict[str, Tensor]:
+    def _used_weights(
+        self, state: Record, values: dict[str, Tensor], replies: Mapping[Client, Record]
+    ) -> dict[str, Tensor]:
         """v_k of this round, for the log: new α and β with the S that the models were made by."""
-        if not _models(state, "cluster"):
-            return {}
+        received = Record(state.models, values)
         return {
-            f"v/{client.name}": self._blend_weights(state, client, own)
+            f"v/{client.name}": self._blend_weights(received, client, own)
             for client in replies
-            if (own := _cluster_of(state, client)) is not None
+            if (own := cluster_of(state, client)) is not None
         }
 
-    def _cluster_models(
-        self, state: Record, values: Mapping[str, Tensor], replies: Mapping[Client, Record]
-    ) -> list[State]:
-        """f_c: mean of the cluster's replies; a cluster from which nobody replied stays."""
-        count = 1 + max(int(v) for name, v in values.items() if name.startswith("cluster_of/"))
-        members: list[list[Record]] = [[] for _ in range(count)]
-        for client, reply in replies.items():
-            members[int(values[f"cluster_of/{client.name}"])].append(reply)
-        return [
-            mean_of(group, self.cluster_mean) or state.models[f"cluster/{c}"]
-            for c, group in enumerate(members)
-        ]
-
-    def _soft_weights(self, values: Mapping[str, Tensor], C: int) -> Tensor:
-        """S [C, C] from every client's last α and β; before there are any, soft = cluster."""
-        names = [name.removeprefix("alpha/") for name in values if name.startswith("alpha/")]
-        if not names:
-            return torch.eye(C, dtype=torch.float64)
-        A, B = benefit(
-            torch.stack([values[f"alpha/{name}"] for name in names]),
-            torch.stack([values[f"beta/{name}"] for name in names]),
-            torch.stack([values[f"cluster_of/{name}"] for name in names]),
-        )
-        return soft_mixture(A, B, self.benefit_normalisation)
-
     def deployed(self, state: Record, client: Client, memory: Record) -> State:
-        own = _cluster_of(state, client)
+        own = cluster_of(state, client)
         return state.models["source" if own is None else f"cluster/{own}"]
 
     def describe(self, state: Record) -> Health:
@@ -271,7 +232,7 @@ class FedWCA:
         values = {"samples": torch.tensor(len(images))}
         start = message.models.get("source") or message.models["cluster"]
         cluster_view = None
-        if "init" in message.models or _models(message, "soft"):
+        if "init" in message.models or numbered(message, "soft"):
             cluster_view = view(message.models["cluster"])
             start, weights = self._initial(model, message, cluster_view, view)
             values.update({name: blend.weights for name, blend in weights.items()})
@@ -300,11 +261,11 @@ class FedWCA:
         """f_init, and the α and β that the client found for it."""
         if "init" in message.models:
             return message.models["init"], {}
-        soft = _models(message, "soft")
+        soft = numbered(message, "soft")
         if self.cluster_weights == "one_equal_adaptive":
             merged, found = soft[0], {}
         else:
-            alpha = align(soft, model.classifier_weight(), view, self.temperature_a)
+            alpha = align(soft, model.classifier_weight().cpu(), view, self.temperature_a)
             merged, found = alpha.model, {"alpha": alpha}
         if self.cluster_weights == "local":
             return merged, found
@@ -344,18 +305,3 @@ class FedWCA:
 
 def _equal(C: int) -> Tensor:
     return torch.full((C,), 1 / C, dtype=torch.float64)
-
-
-def _cluster_of(state: Record, client: Client) -> int | None:
-    value = state.values.get(f"cluster_of/{client.name}")
-    return None if value is None else int(value)
-
-
-def _models(record: Record, kind: str) -> list[State]:
-    """The models `kind/0`, `kind/1`, … of a record."""
-    count = sum(name.startswith(f"{kind}/") for name in record.models)
-    return [record.models[f"{kind}/{c}"] for c in range(count)]
-
-
-def _named(kind: str, models: list[State]) -> dict[str, State]:
-    return {f"{kind}/{c}": model for c, model in enumerate(models)}

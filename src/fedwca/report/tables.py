@@ -7,6 +7,7 @@ from typing import NamedTuple
 from rich.markup import escape
 from rich.table import Table
 
+from fedwca.report.clusters import chance_purity, purity
 from fedwca.report.runs import RunView
 
 __all__ = ["Grid", "accuracy_grid", "as_markdown", "as_table", "cluster_grid", "run_grid"]
@@ -94,14 +95,16 @@ def cluster_grid(run: RunView) -> Grid | None:
     }
     if not clusters:
         return None
+    domains = {c: s["domain"] for c, s in run.last["clients"].items() if c in clusters}
     by_domain: dict[str, list[str]] = {}
-    for client, scores in run.last["clients"].items():
-        if client in clusters:
-            by_domain.setdefault(scores["domain"], []).append(str(clusters[client]))
+    for client, domain in domains.items():
+        by_domain.setdefault(domain, []).append(str(clusters[client]))
     width = max(len(row) for row in by_domain.values())
     rows = [[domain, *row, *[""] * (width - len(row))] for domain, row in by_domain.items()]
     header = ["domain", *(f"client {k}" for k in range(width))]
-    return Grid(f"{run.name}: cluster of each client", header, rows)
+    found, truth = [clusters[c] for c in domains], list(domains.values())
+    quality = f"purity {purity(found, truth):.2f}, by chance {chance_purity(found, truth):.2f}"
+    return Grid(f"{run.name}: cluster of each client ({quality})", header, rows)
 
 
 def run_grid(runs: Sequence[RunView]) -> Grid:

@@ -1,0 +1,41 @@
+"""Digit-Five from files: made here in the same layout, and the real ones where they are."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedwca.data.benchmarks import DIGIT_FIVE, Request, load_benchmark
+
+
+def test_five_domains_of_any_size_and_colour(tmp_path: Path) -> None:
+    shapes = {"usps": (16, 16), "mnist": (28, 28)}
+    for name in DIGIT_FIVE:
+        shape = shapes.get(name, (32, 32, 3))
+        images = np.random.default_rng(0).integers(0, 255, (12, *shape), np.uint8)
+        np.savez(tmp_path / f"{name}.npz", images=images, labels=np.arange(12, dtype=np.uint8) % 10)
+    benchmark = load_benchmark("digit-five", Request(tmp_path, tmp_path / "c", images_per_domain=9))
+    assert tuple(benchmark.domains) == DIGIT_FIVE
+    for images, labels in benchmark.domains.values():
+        assert images.shape == (9, 32, 32, 3)
+        assert labels.tolist() == [*range(9)]
+
+
+def real_data() -> Path | None:
+    """The folder that FEDWCA_TEST_DATA names, or a shared/data beside the repository."""
+    if "FEDWCA_TEST_DATA" in os.environ:
+        return Path(os.environ["FEDWCA_TEST_DATA"])
+    places = (parent / "shared" / "data" for parent in Path(__file__).parents)
+    return next((place for place in places if place.is_dir()), None)
+
+
+def test_the_real_files(tmp_path: Path) -> None:
+    data = real_data()
+    if data is None or not (data / "digit-five" / "usps.npz").exists():
+        pytest.skip("no real Digit-Five: set FEDWCA_TEST_DATA to a folder with digit-five/*.npz")
+    request = Request(data / "digit-five", tmp_path, images_per_domain=200)
+    benchmark = load_benchmark("digit-five", request)
+    for images, labels in benchmark.domains.values():
+        assert images.shape == (200, 32, 32, 3)
+        assert set(labels.tolist()) == set(range(10))

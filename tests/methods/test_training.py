@@ -1,0 +1,205 @@
+"""The local loop: batches, losses, labels, and what BatchNorm sees."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedwca.core.losses import information_maximization
+from fedwca.core.params import clone
+from fedwca.data.images import ClientData, UnlabeledImages
+from fedwca.methods.inference import evaluate, load, own_statistics, recalibrate
+from fedwca.methods.optimizer import make_sgd, set_rate
+from fedwca.methods.training import Targets, Training, _batch, _batches, _losses, train
+from fedwca.models import DomainModel
+
+NewModel = Callable[[], DomainModel]
+TRAINING = Training(rounds=2, epochs=2, lr=0.01, batch_size=16)
+
+
+@pytest.fixture
+def images(tiny_clients: list[ClientData]) -> UnlabeledImages:
+    return tiny_clients[0].train
+
+
+def rng(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_batches_cover_every_image_once_and_leave_a_lone_one_out() -> None:
+    rows = list(_batches(33, 16, rng()))
+    assert [len(r) for r in rows] == [16, 16]
+    rows = list(_batches(34, 16, rng()))
+    assert [len(r) for r in rows] == [16, 16, 2]
+    assert sorted(torch.cat(rows).tolist()) == list(range(34))
+    assert list(_batches(1, 16, rng())) == []
+
+
+def test_a_batch_holds_its_images_then_the_mixed_ones(images: UnlabeledImages) -> None:
+    # rows 0..4: matched, matched, mixed with row 7, without partner (left out), mixed with row 9
+    targets = Targets(
+        labels=torch.tensor([0, 1, 2, 0, 1, 0, 0, 2, 0, 1]),
+        partner=torch.tensor([-1, -1, 7, -1, 9, -1, -1, -1, -1, -1]),
+        used=torch.tensor([True, True, True, False, True, True, True, True, True, True]),
+        share=0.55,
+    )
+    rows = torch.tensor([4, 3, 2, 0])
+    x, wanted, labels = _batch(images, targets, rows, rng())
+    own = images.batch(rows)
+    assert torch.equal(x[:4], own)
+    mixed = 0.45 * images.batch(torch.tensor([4, 2])) + 0.55 * images.batch(torch.tensor([9, 7]))
+    torch.testing.assert_close(x[4:], mixed)
+    assert wanted.tolist() == [3, 4, 5]  # row 0 as it is, then the two mixed images
+    assert labels.tolist() == [0, 1, 2]
+
+
+def test_without_mismatch_the_loss_is_shots(new_model: NewModel, images: UnlabeledImages) -> None:
+    model = new_model()
+    labels = torch.arange(len(images)) % 3
+    rows = torch.arange(10)
+    x, wanted, target = _batch(images, Targets.plain(labels), rows, rng())
+    im, ce = _losses(model, x, 10, wanted, target)
+    _, logits = model(images.batch(rows))
+    torch.testing.assert_close(im, information_maximization(logits))
+    torch.testing.assert_close(ce, F.cross_entropy(logits, labels[:10]))
+
+
+def test_without_any_usable_label_only_information_is_maximised(
+    new_model: NewModel, images: UnlabeledImages
+) -> None:
+    nothing = Targets.plain(torch.zeros(len(images), dtype=torch.int64))
+    nothing = nothing._replace(used=torch.zeros(len(images), dtype=torch.bool))
+    x, wanted, target = _batch(images, nothing, torch.arange(8), rng())
+    _, ce = _losses(new_model(), x, 8, wanted, target)
+    assert float(ce) == 0
+    _, losses = train(new_model(), images, lambda: nothing, TRAINING, rng(), round=0)
+    assert losses["loss_ce"] == 0
+    assert losses["loss_im"] != 0
+
+
+@pytest.mark.parametrize(("fixed", "times"), [(True, 1), (False, 2)])
+def test_labels_are_made_once_a_round_or_once_an_epoch(
+    new_model: NewModel, images: UnlabeledImages, fixed: bool, times: int
+) -> None:
+    calls = []
+
+    def label() -> Targets:
+        calls.append(1)
+        return Targets.plain(torch.zeros(len(images), dtype=torch.int64))
+
+    train(new_model(), images, label, TRAINING, rng(), round=0, fixed_labels=fixed)
+    assert len(calls) == times
+
+
+def test_one_step_is_sgd_by_hand(new_model: NewModel, images: UnlabeledImages) -> None:
+    """One batch, no momentum, no dropout: w - lr·(∇L + decay·w)."""
+    model = new_model()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout | torch.nn.Dropout2d):
+            module.p = 0.0
+    labels = torch.arange(len(images)) % 3
+    training = Training(
+        rounds=1,
+        epochs=1,
+        lr=0.1,
+        batch_size=1000,
+        momentum=0,
+        nesterov=False,
+        weight_decay=0.01,
+        ce_weight=0.3,
+    )
+    twin = new_model()
+    for module in twin.modules():
+        if isinstance(module, torch.nn.Dropout | torch.nn.Dropout2d):
+            module.p = 0.0
+    twin.train()
+    _, logits = twin(images.batch(torch.arange(len(images))))
+    (information_maximization(logits) + 0.3 * F.cross_entropy(logits, labels)).backward()
+    weight = twin.backbone.conv1.weight  # type: ignore[union-attr]
+    expected = weight - 0.1 * (weight.grad + 0.01 * weight)  # type: ignore[operator]
+    trained, _ = train(model, images, lambda: Targets.plain(labels), training, rng(), round=0)
+    torch.testing.assert_close(trained["backbone.conv1.weight"], expected.detach())
+
+
+def test_training_leaves_the_global_random_state_alone(
+    new_model: NewModel, images: UnlabeledImages
+) -> None:
+    model = new_model()
+    before = torch.get_rng_state()
+    targets = Targets.plain(torch.zeros(len(images), dtype=torch.int64))
+    train(model, images, lambda: targets, TRAINING, rng(), round=0)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_a_penalty_takes_part(new_model: NewModel, images: UnlabeledImages) -> None:
+    model = new_model()
+    start = clone(model.feature_state())
+    weight = model.bottleneck.linear.weight  # type: ignore[union-attr]
+    targets = Targets.plain(torch.zeros(len(images), dtype=torch.int64))
+    pull = lambda: 10 * weight.square().sum()  # type: ignore[union-attr, operator]  # noqa: E731
+    pulled, _ = train(model, images, lambda: targets, TRAINING, rng(), round=0, penalty=pull)
+    name = "bottleneck.linear.weight"
+    assert pulled[name].norm() < 0.5 * start[name].norm()
+
+
+def test_shots_decay_and_a_slower_backbone(new_model: NewModel) -> None:
+    model = new_model()
+    training = replace(TRAINING, schedule="shot_decay", backbone_lr=0.1, lr=1.0)
+    optimizer = make_sgd(model.backbone.parameters(), model.bottleneck.parameters(), training)
+    set_rate(optimizer, training, 0.5)
+    rates = [group["lr"] for group in optimizer.param_groups]
+    assert rates == pytest.approx([0.1 * 6**-0.75, 6**-0.75])  # 1 + 10 · ½ = 6
+
+
+def test_recalibration_gives_the_clients_own_statistics(
+    new_model: NewModel, images: UnlabeledImages
+) -> None:
+    model = new_model()
+    norm = model.bottleneck.norm
+    before = clone(model.state_dict())
+    with torch.no_grad():
+        inputs = model.bottleneck.linear(  # type: ignore[operator]
+            model.backbone(images.batch(torch.arange(len(images))))
+        )
+    recalibrate(model, images)
+    torch.testing.assert_close(norm.running_mean, inputs.mean(dim=0), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(norm.running_var, inputs.var(dim=0), atol=1e-4, rtol=1e-3)
+    assert norm.momentum == 0.1
+    assert not model.training
+    changed = [n for n, t in model.state_dict().items() if not torch.equal(t, before[n])]
+    assert all("running_" in n or "num_batches" in n for n in changed)
+
+
+def test_a_single_image_keeps_the_statistics_that_came(
+    new_model: NewModel, images: UnlabeledImages
+) -> None:
+    model = new_model()
+    before = clone(model.state_dict())
+    recalibrate(model, UnlabeledImages(images.pixels, images.index[:1], images.transform))
+    assert all(torch.equal(t, before[n]) for n, t in model.state_dict().items())
+
+
+def test_local_statistics_replace_the_received_ones(
+    new_model: NewModel, images: UnlabeledImages
+) -> None:
+    model = new_model()
+    received = clone(model.feature_state())
+    own = {name: tensor + 1 for name, tensor in own_statistics(received).items()}
+    assert {name.rsplit(".", 1)[1] for name in own} == {
+        "running_mean",
+        "running_var",
+        "num_batches_tracked",
+    }
+    load(model, received, images, "local", own)
+    for name, tensor in model.feature_state().items():
+        assert torch.equal(tensor, own.get(name, received[name]))
+    load(model, received, images, "blend", own)
+    assert all(torch.equal(t, received[n]) for n, t in model.feature_state().items())
+
+
+def test_evaluation_gives_one_row_an_image(new_model: NewModel, images: UnlabeledImages) -> None:
+    outputs = evaluate(new_model(), images)
+    assert outputs.features.shape == (len(images), 16)
+    torch.testing.assert_close(outputs.probabilities.sum(dim=1), torch.ones(len(images)))
