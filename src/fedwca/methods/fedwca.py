@@ -30,6 +30,7 @@ from fedwca.methods.base import Adapted, Client, Health, Record, round_of
 from fedwca.methods.blending import Blend, View, align, balance
 from fedwca.methods.cluster_state import (
     assignments,
+    cluster_models,
     cluster_of,
     named,
     numbered,
