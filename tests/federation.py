@@ -55,7 +55,7 @@ def run(
     *,
     seed: int = 0,
     workers: int = 1,
-    scratch: Path = Path("."),
+    scratch: Path = Path("no-scratch-needed"),
     lost: Mapping[int, str] | None = None,
     start: tuple[int, Record, dict[str, Record]] | None = None,
 ) -> Log:

@@ -71,7 +71,7 @@ def run(
     names: list[str | None] = [*methods] if methods else [None]
     numbers: list[int | None] = [*seeds] if seeds else [None]
     planned = [experiment(name, number) for name in names for number in numbers]
-    _run_all(planned, runs, cache)
+    _run_all(list({e.name: e for e in planned}.values()), runs, cache)
 
 
 def _run_all(planned: list[Any], runs: Path, cache: Path | None) -> None:
@@ -197,7 +197,11 @@ def preview(
     from fedwca.data.preview import contact_sheet
 
     loaded = load_benchmark(benchmark, Request(path, cache or default_cache()))
-    sheet = contact_sheet(loaded.domains, loaded.classes, per_class=per_class)
+    domains = {
+        name: (images, labels if (labels >= 0).all() else None)
+        for name, (images, labels) in loaded.domains.items()
+    }
+    sheet = contact_sheet(domains, loaded.classes, per_class=per_class)
     output.parent.mkdir(parents=True, exist_ok=True)
     sheet.save(output, format="PNG")
     out.print(f"Wrote {output} ({sheet.width}×{sheet.height}).", markup=False, highlight=False)

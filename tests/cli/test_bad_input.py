@@ -117,6 +117,7 @@ def test_a_nan_image_is_named(fedwca: Fedwca, npz_folder: Path) -> None:
             "for each of its 3",
         ),
         ({"images": GREY, "labels": np.zeros(3)}, "one whole number"),
+        ({"images": GREY, "labels": np.array([0, -7, 1])}, "has the label -7"),
     ],
 )
 def test_arrays_of_the_wrong_kind(
@@ -124,6 +125,23 @@ def test_arrays_of_the_wrong_kind(
 ) -> None:
     np.savez(npz_folder / "dim.npz", **arrays)
     refused(run_tiny(fedwca, npz_folder), "dim.npz", words)
+
+
+def test_a_label_beyond_the_classes(fedwca: Fedwca, tmp_path: Path) -> None:
+    for name in ("mnist", "svhn", "mnist_m", "usps", "synth"):
+        np.savez(tmp_path / f"{name}.npz", images=GREY, labels=np.array([0, 1, 255], np.uint8))
+    digits = ("--set=data.benchmark=digit-five", f"--set=data.path={tmp_path}")
+    refused(fedwca("run", *digits), "has the label 255", "number them 0 to 9")
+
+
+def test_a_damaged_cache_is_made_anew(fedwca: Fedwca, npz_folder: Path, tmp_path: Path) -> None:
+    assert run_tiny(fedwca, npz_folder)[0] == 0
+    before = find_runs(tmp_path / "runs")[0].last["accuracy"]
+    for file in (tmp_path / "cache").rglob("*"):
+        if file.is_file():
+            file.write_bytes(file.read_bytes()[:-100])
+    assert run_tiny(fedwca, npz_folder, "--runs", "again")[0] == 0
+    assert find_runs(tmp_path / "again")[0].last["accuracy"] == before
 
 
 def test_an_archive_that_is_none(fedwca: Fedwca, npz_folder: Path) -> None:

@@ -40,7 +40,7 @@ def results(place: Path) -> tuple[list[dict[str, Any]], dict[str, Record]]:
     lines = [json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
     for line in lines:
         line.pop("seconds", None)
-    assert not [p for p in run.iterdir() if p.suffix == ".tmp" or p.name == "mailbox"]
+    assert not [p for p in run.iterdir() if p.suffix == ".tmp" or p.name == "scratch"]
     return lines, load_records(max(run.glob("checkpoint-*")))
 
 

@@ -72,5 +72,7 @@ def test_a_damaged_config_is_told_in_a_sentence(tmp_path: Path) -> None:
 def test_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:
     run = folder(tmp_path)
     (run.path / "result.json.77.tmp").write_text("{")
+    run.scratch.mkdir()
+    (run.scratch / "1.safetensors").write_text("")
     run.clean()
-    assert not list(run.path.glob("*.tmp"))
+    assert [p.name for p in run.path.iterdir()] == ["config.json"]

@@ -44,17 +44,21 @@ def test_mean_and_spread_over_seeds(tmp_path: Path) -> None:
     assert "| fedwca | 55.0 ± 7.1 |" in as_markdown(grid)
 
 
-def test_variants_of_a_method_are_kept_apart(tmp_path: Path) -> None:
-    write_run(tmp_path, "r0", "fedavg", 0, {"b": 0.5})
-    other = write_run(tmp_path, "r1", "fedavg", 0, {"b": 0.6})
-    config = json.loads((other / "config.json").read_text())
-    config["settings"]["training"]["lr"] = 1
-    (other / "config.json").write_text(json.dumps(config))
-    third = write_run(tmp_path, "r2", "fedavg", 0, {"b": 0.7})
-    config["settings"]["training"]["batch_norm"] = "recalibrate"
-    (third / "config.json").write_text(json.dumps(config))
+def test_variants_of_a_method_are_told_by_what_differs(tmp_path: Path) -> None:
+    changes: list[dict[str, object]] = [
+        {"lr": 1},
+        {"lr": 2},
+        {"lr": 1, "batch_norm": "recalibrate"},
+    ]
+    for number, change in enumerate(changes):
+        path = write_run(tmp_path, f"r{number}", "fedavg", 0, {"b": 0.5})
+        config = json.loads((path / "config.json").read_text())
+        config["settings"]["training"] |= change
+        (path / "config.json").write_text(json.dumps(config))
+    write_run(tmp_path, "s", "fedwca", 0, {"b": 0.5})
     (grid,) = accuracy_grid(find_runs(tmp_path))
-    assert [row[0] for row in grid.rows] == ["fedavg", "fedavg #2", "fedavg (recalibrate)"]
+    names = [row[0] for row in grid.rows]
+    assert names == ["fedavg (lr=1)", "fedavg (lr=2)", "fedavg (recalibrate)", "fedwca"]
 
 
 def test_clusters_stand_beside_domains(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ __all__ = ["UNLABELED", "fingerprint", "read_folder", "read_npz"]
 UNLABELED = -1
 
 
-def read_folder(path: Path, size: int, limit: int = 0) -> Arrays:
+def read_folder(path: Path, size: int, limit: int = 0, seed: int = 0) -> Arrays:
     """Every `.npz` of the folder as a domain, images as RGB of one size."""
     files = sorted(path.glob("*.npz")) if path.is_dir() else []
     if not files:
@@ -23,11 +23,16 @@ def read_folder(path: Path, size: int, limit: int = 0) -> Arrays:
             f"there is no .npz file in {path}: set data.path to a folder with one "
             "<domain>.npz (arrays 'images' and 'labels') for each domain"
         )
-    return {file.stem: read_npz(file, size, limit) for file in files}
+    return {file.stem: read_npz(file, size, limit, seed) for file in files}
 
 
-def read_npz(file: Path, size: int, limit: int = 0) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Images as uint8 [N, size, size, 3], labels as int64 [N] (-1 where there are none)."""
+def read_npz(
+    file: Path, size: int, limit: int = 0, seed: int = 0
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Images as uint8 [N, size, size, 3], labels as int64 [N] (-1 where there are none).
+
+    With a limit, that many are drawn at random: files are often sorted by class.
+    """
     if not file.is_file():
         raise UserError(f"{file} does not exist: set data.path to the folder that holds it")
     try:
@@ -40,7 +45,7 @@ def read_npz(file: Path, size: int, limit: int = 0) -> tuple[NDArray[np.uint8], 
     images = _as_bytes(file, stored["images"])
     labels = stored.get("labels", np.full(len(images), UNLABELED))
     _check_labels(file, labels, len(images))
-    keep = slice(limit or None)
+    keep = np.sort(np.random.default_rng(seed).permutation(len(images))[: limit or None])
     return _resized(_as_rgb(file, images[keep]), size), labels[keep].astype(np.int64)
 
 
@@ -68,6 +73,8 @@ def _check_labels(file: Path, labels: NDArray[np.generic], count: int) -> None:
             f"{file} needs one whole number in 'labels' for each of its {count} images, "
             f"but they are {labels.dtype} of shape {labels.shape}"
         )
+    if count and int(labels.min()) < UNLABELED:
+        raise UserError(f"{file} has the label {labels.min()}: number classes from 0, -1 is none")
 
 
 def _as_rgb(file: Path, images: NDArray[np.uint8]) -> NDArray[np.uint8]:

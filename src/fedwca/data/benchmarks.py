@@ -117,7 +117,7 @@ def digit_five(request: Request) -> Benchmark:
         request,
         list(files.values()),
         lambda: {
-            name: read_npz(file, request.image_size, request.images_per_domain)
+            name: read_npz(file, request.image_size, request.images_per_domain, request.seed)
             for name, file in files.items()
         },
     )
@@ -131,7 +131,7 @@ def npz(request: Request) -> Benchmark:
         "npz",
         request,
         sorted(folder.glob("*.npz")),
-        lambda: read_folder(folder, request.image_size, request.images_per_domain),
+        lambda: read_folder(folder, request.image_size, request.images_per_domain, request.seed),
     )
     top = max(int(labels.max()) for _, labels in arrays.values())
     if top < 1:
@@ -152,7 +152,14 @@ def load_benchmark(name: str, request: Request) -> Benchmark:
         near = difflib.get_close_matches(name, BENCHMARKS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(BENCHMARKS)}"
         raise UserError(f"there is no benchmark {name!r}: {hint}")
-    return BENCHMARKS[name](request)
+    benchmark = BENCHMARKS[name](request)
+    for domain, (_, labels) in benchmark.domains.items():
+        if int(labels.max()) >= len(benchmark.classes):
+            raise UserError(
+                f"domain {domain!r} has the label {labels.max()}, but {name!r} has "
+                f"{len(benchmark.classes)} classes: number them 0 to {len(benchmark.classes) - 1}"
+            )
+    return benchmark
 
 
 def _needs_path(name: str, request: Request) -> Path:
@@ -171,5 +178,7 @@ def _from_files(
         "files": fingerprint(files),
         "size": request.image_size,
         "limit": request.images_per_domain,
+        "seed": request.seed,
+        "version": 1,
     }
     return cached_arrays(request.cache, key, read)

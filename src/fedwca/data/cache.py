@@ -24,14 +24,21 @@ def default_cache() -> Path:
 def cached_arrays(cache: Path, key: Mapping[str, object], make: Callable[[], Arrays]) -> Arrays:
     """The arrays that `key` stands for, made by `make` only if the cache does not hold them.
 
-    Images come back as read-only memory maps. An index file is written last, so a cache entry
-    that was cut short is made anew.
+    Images come back as read-only memory maps. An entry that was cut short is made anew.
     """
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     folder = cache / "images" / digest
     index = folder / "index.json"
-    if not index.exists():
-        _write(folder, index, make())
+    if index.exists():
+        try:
+            return _read(folder, index)
+        except (OSError, ValueError):
+            pass  # cut short or damaged: made anew
+    _write(folder, index, make())
+    return _read(folder, index)
+
+
+def _read(folder: Path, index: Path) -> Arrays:
     names: dict[str, str] = json.loads(index.read_text())
     return {
         domain: (

@@ -42,7 +42,7 @@ class Simulator:
         method: the method whose client half is run.
         clients: who they are and what they hold.
         seed: of the run.
-        scratch: a folder for messages between processes, made and removed by the simulator.
+        scratch: a folder for messages between processes; made, and removed, by the simulator.
         workers: processes; 1 works in this process. A GPU always has one, which holds the model.
     """
 
@@ -96,7 +96,7 @@ class _Pool:
     """Worker processes with a `Site` each; records travel as files in a mailbox folder."""
 
     def __init__(self, site: Site, scratch: Path, workers: int) -> None:
-        self._mailbox = scratch / "mailbox"
+        self._mailbox = scratch
         self._workers = workers
         self._blob = pickle.dumps(site)
         self._executor: ProcessPoolExecutor | None = None

@@ -40,7 +40,7 @@ def run_experiment(
         source = clone(model.feature_state())
         workers = experiment.run.workers or cores()
         engine = Simulator(
-            model, experiment.method, clients, experiment.run.seed, folder.path, workers
+            model, experiment.method, clients, experiment.run.seed, folder.scratch, workers
         )
         try:
             _federate_into(folder, experiment, source, engine, tell)
@@ -80,16 +80,14 @@ def _federate_into(
     method: Method = experiment.method
     found = folder.load_checkpoint()
     done, state, memories = found or (0, method.init(source), {})
-    folder.rewind(done if found else -1)
+    folder.rewind(done if done > 0 else -1)  # line 0 is written before the first round
     tell.start(experiment.name, method.rounds, done)
 
     def keep(rounds: int, state: Record, memories: dict[str, Record], line: Any) -> None:
         if line is not None:
             folder.append(line)
             tell.round(line)
-        if rounds > 0 and (
-            rounds % experiment.run.checkpoint_every == 0 or rounds == method.rounds
-        ):
+        if rounds % experiment.run.checkpoint_every == 0 or rounds == method.rounds:
             folder.save_checkpoint(rounds, state, memories)
 
     try:

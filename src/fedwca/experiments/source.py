@@ -74,9 +74,12 @@ def _from_cache(
     labeled = benchmark.source(experiment.data.source)
     path = cache / "source" / f"{_key(experiment, labeled)}.safetensors"
     if path.exists():
-        note(f"source model: taken from {path}")
-        load_weights(model, path)
-        return
+        try:
+            load_weights(model, path)
+            note(f"source model: taken from {path}")
+            return
+        except UserError:
+            note(f"source model: {path} is damaged and is made anew")
     note(f"source model: training on {len(labeled)} images of {experiment.data.source}")
     held_out = train_source(model, labeled, experiment.source, experiment.source_seed)
     if held_out is not None:

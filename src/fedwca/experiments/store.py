@@ -9,6 +9,7 @@ result.json       the final line, written when the run is done
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -139,8 +140,14 @@ class RunFolder:
             return rounds, state, memories
         return None
 
+    @property
+    def scratch(self) -> Path:
+        """Where the engine may keep what it needs only while it works."""
+        return self.path / "scratch"
+
     def clean(self) -> None:
-        """Remove what an interrupted process may have left half-written."""
+        """Remove what an interrupted process may have left behind."""
+        shutil.rmtree(self.scratch, ignore_errors=True)
         for leftover in self.path.glob("*.tmp"):
             leftover.unlink(missing_ok=True)
 

@@ -5,9 +5,10 @@ A method is a frozen dataclass of documented hyper-parameters with five hooks. T
 and comes out, randomness is an argument, and nothing but a `Record` travels or is kept.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -61,8 +62,15 @@ class Adapted(NamedTuple):
     health: Health
 
 
-class Method(Protocol):
-    """What every method of the registry provides."""
+@dataclass(frozen=True)
+class Method(ABC):
+    """What every method of the registry is.
+
+    Attributes:
+        training: how clients train.
+    """
+
+    training: Training = field(default_factory=Training)
 
     # Names of models and values that may travel; "soft/*" admits any number of them. A test
     # compares them with what really travels.
@@ -70,23 +78,19 @@ class Method(Protocol):
     replies: ClassVar[frozenset[str]]
 
     @property
-    def training(self) -> Training:
-        """How a client trains."""
-        ...
-
-    @property
     def rounds(self) -> int:
         """How many communication rounds the method takes part in."""
-        ...
+        return self.training.rounds
 
+    @abstractmethod
     def init(self, source: State) -> Record:
         """Server: the first state, from the source model's feature extractor."""
-        ...
 
+    @abstractmethod
     def send(self, state: Record, client: Client) -> Record:
         """Server: the message to a client."""
-        ...
 
+    @abstractmethod
     def adapt(
         self,
         model: DomainModel,
@@ -96,19 +100,18 @@ class Method(Protocol):
         rng: torch.Generator,
     ) -> Adapted:
         """Client: adapt on unlabeled images; `model` holds the frozen classifier."""
-        ...
 
+    @abstractmethod
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         """Server: the next state, from whichever replies came."""
-        ...
 
+    @abstractmethod
     def deployed(self, state: Record, client: Client, memory: Record) -> State:
         """Either side: the weights that the client uses."""
-        ...
 
     def describe(self, state: Record) -> Health:
         """Server: what the log should say of the state, such as each client's cluster."""
-        ...
+        return {}
 
 
 def round_of(record: Record) -> int:

@@ -6,41 +6,34 @@ averaged, BatchNorm statistics included; the paper is silent on that.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 
 from fedwca.core.params import State, mix
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import Adapted, Client, Health, Record, round_of
+from fedwca.methods.base import Adapted, Client, Method, Record, round_of
 from fedwca.methods.shot import adapt_from, memory_of
-from fedwca.methods.training import Training
 from fedwca.models import DomainModel
 
 __all__ = ["FedAvg", "mean_of"]
 
 
 @dataclass(frozen=True)
-class FedAvg:
+class FedAvg(Method):
     """One global model.
 
     Attributes:
-        training: how clients train.
         fixed_labels: keep pseudo-labels for the whole round; else renew them every epoch.
         mean: weigh clients by their number of "samples", or take the "plain" mean.
     """
 
-    training: Training = field(default_factory=Training)
     fixed_labels: bool = True
     mean: Literal["samples", "plain"] = "samples"
 
     sends: ClassVar[frozenset[str]] = frozenset({"global", "round"})
     replies: ClassVar[frozenset[str]] = frozenset({"local", "samples"})
-
-    @property
-    def rounds(self) -> int:
-        return self.training.rounds
 
     def init(self, source: State) -> Record:
         return Record(models={"global": source}, values={"round": torch.tensor(0)})
@@ -75,9 +68,6 @@ class FedAvg:
 
     def deployed(self, state: Record, client: Client, memory: Record) -> State:
         return state.models["global"]
-
-    def describe(self, state: Record) -> Health:
-        return {}
 
 
 def mean_of(replies: list[Record], mean: Literal["samples", "plain"]) -> State | None:

@@ -7,8 +7,9 @@ Where the paper is silent or contradicts itself, the field's text says what was 
 server's state holds `cluster/c`, `soft/c`, and for each client its cluster, α and β.
 """
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -26,7 +27,7 @@ from fedwca.core.pseudo_label import (
 )
 from fedwca.core.weights import Normalisation, cluster_weights
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import Adapted, Client, Health, Record, round_of
+from fedwca.methods.base import Adapted, Client, Health, Method, Record, round_of
 from fedwca.methods.blending import Blend, View, align, balance
 from fedwca.methods.cluster_state import (
     assignments,
@@ -39,7 +40,7 @@ from fedwca.methods.cluster_state import (
 from fedwca.methods.clustering import Clustering, Layer, client_style
 from fedwca.methods.inference import Outputs, evaluate, load
 from fedwca.methods.shot import memory_of, own_of
-from fedwca.methods.training import Targets, Training, train
+from fedwca.methods.training import Targets, train
 from fedwca.models import DomainModel
 
 __all__ = ["FedWCA"]
@@ -48,11 +49,10 @@ ClusterWeights = Literal["wca", "local", "one_hot", "equal", "one_equal", "one_e
 
 
 @dataclass(frozen=True)
-class FedWCA:
+class FedWCA(Method):
     """The paper's method; its ablations are field values.
 
     Attributes:
-        training: how clients train.
         temperature_a: T_a of α; the paper takes 0.01, or 0.1 on PACS.
         temperature_b: T_b of β.
         mixup_share: μ, the share of the matched image in a mixed one.
@@ -78,7 +78,6 @@ class FedWCA:
         benefit_normalisation: how A is made to sum to one (see `soft_mixture`).
     """
 
-    training: Training = field(default_factory=Training)
     temperature_a: float = 0.01
     temperature_b: float = 0.05
     mixup_share: float = 0.55
@@ -102,7 +101,7 @@ class FedWCA:
     replies: ClassVar[frozenset[str]] = frozenset({"local", "samples", "alpha", "beta", "style"})
 
     def __post_init__(self) -> None:
-        if self.temperature_a <= 0 or self.temperature_b <= 0:
+        if not (1e-9 <= self.temperature_a < math.inf and 1e-9 <= self.temperature_b < math.inf):
             raise ValueError("method.temperature_a and method.temperature_b must be positive")
         if not 0 <= self.mixup_share <= 1 or not 0 <= self.own_weight <= 1:
             raise ValueError("method.mixup_share and method.own_weight must lie between 0 and 1")
@@ -117,10 +116,6 @@ class FedWCA:
                 "method.mixup repairs labels on which two models differ: "
                 "set it to false with two_models = false"
             )
-
-    @property
-    def rounds(self) -> int:
-        return self.training.rounds
 
     # --- server ---------------------------------------------------------------------------------
 

@@ -6,39 +6,32 @@ others have; labels are renewed every epoch, as SHOT does.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
 from fedwca.core.params import State
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import Adapted, Client, Health, Record, round_of
+from fedwca.methods.base import Adapted, Client, Method, Record, round_of
 from fedwca.methods.shot import adapt_from, memory_of
-from fedwca.methods.training import Training
 from fedwca.models import DomainModel
 
 __all__ = ["Local"]
 
 
 @dataclass(frozen=True)
-class Local:
+class Local(Method):
     """SHOT on each client.
 
     Attributes:
-        training: how clients train.
         fixed_labels: keep pseudo-labels for a whole round instead of renewing them every epoch.
     """
 
-    training: Training = field(default_factory=Training)
     fixed_labels: bool = False
 
     sends: ClassVar[frozenset[str]] = frozenset({"source", "round"})
     replies: ClassVar[frozenset[str]] = frozenset()
-
-    @property
-    def rounds(self) -> int:
-        return self.training.rounds
 
     def init(self, source: State) -> Record:
         return Record(models={"source": source}, values={"round": torch.tensor(0)})
@@ -57,8 +50,6 @@ class Local:
         rng: torch.Generator,
     ) -> Adapted:
         start = memory.models.get("own") or message.models["source"]
-        # What goes in is the client's own model, never a received one after round 0, so its
-        # statistics are its own already; "recalibrate" still applies.
         weights, health = adapt_from(
             start,
             model,
@@ -78,6 +69,3 @@ class Local:
 
     def deployed(self, state: Record, client: Client, memory: Record) -> State:
         return memory.models.get("own") or state.models["source"]
-
-    def describe(self, state: Record) -> Health:
-        return {}

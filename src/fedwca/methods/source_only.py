@@ -1,25 +1,22 @@
 """Source only: every client uses the source model as it is. No round, no message."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
 from fedwca.core.params import State
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import Adapted, Client, Health, Record
-from fedwca.methods.training import Training
+from fedwca.methods.base import Adapted, Client, Method, Record
 from fedwca.models import DomainModel
 
 __all__ = ["SourceOnly"]
 
 
 @dataclass(frozen=True)
-class SourceOnly:
+class SourceOnly(Method):
     """The lower bound. With `batch_norm = "recalibrate"`, adaptation without any training."""
-
-    training: Training = field(default_factory=Training)
 
     sends: ClassVar[frozenset[str]] = frozenset()
     replies: ClassVar[frozenset[str]] = frozenset()
@@ -50,6 +47,3 @@ class SourceOnly:
 
     def deployed(self, state: Record, client: Client, memory: Record) -> State:
         return state.models["source"]
-
-    def describe(self, state: Record) -> Health:
-        return {}

@@ -1,5 +1,6 @@
 """The one local loop: how every method trains a model on a client's unlabeled images."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -51,8 +52,8 @@ class Training:
 
     def __post_init__(self) -> None:
         for name in ("rounds", "epochs", "lr", "weight_decay", "ce_weight", "backbone_lr"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"training.{name} must not be negative")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"training.{name} must be a number from 0 on")
         if self.batch_size < 2:
             raise ValueError("training.batch_size must be at least 2, for BatchNorm")
         if not 0 <= self.momentum < 1:

@@ -65,18 +65,27 @@ def _accuracy(title: str, runs: list[RunView]) -> Grid:
 
 
 def _by_variant(runs: list[RunView]) -> list[tuple[str, list[RunView]]]:
-    """Runs grouped by all settings but the seed; variants of a method are told apart by number."""
+    """Runs grouped by all settings but the seed, variants of a method named by what differs."""
     groups: dict[str, list[RunView]] = {}
     for run in runs:
-        settings = {k: v for k, v in run.settings.items() if k != "run"}
-        groups.setdefault(repr(settings), []).append(run)
-    names: list[tuple[str, list[RunView]]] = []
-    counts: dict[str, int] = {}
+        groups.setdefault(repr(_flat(run)), []).append(run)
+    variants: dict[str, list[dict[str, object]]] = {}
     for same in groups.values():
-        name = same[0].method
-        counts[name] = counts.get(name, 0) + 1
-        names.append((name if counts[name] == 1 else f"{name} #{counts[name]}", same))
-    return names
+        variants.setdefault(same[0].method, []).append(_flat(same[0]))
+    return [(_variant_name(same[0], variants[same[0].method]), same) for same in groups.values()]
+
+
+def _flat(run: RunView) -> dict[str, object]:
+    """All settings but the run's own (its seed, its workers) by their full names."""
+    sections = {name: table for name, table in run.settings.items() if name != "run"}
+    return {f"{s}.{key}": value for s, table in sections.items() for key, value in table.items()}
+
+
+def _variant_name(run: RunView, variants: list[dict[str, object]]) -> str:
+    own = _flat(run)
+    different = [key for key in own if any(v.get(key) != own[key] for v in variants)]
+    told = [f"{key.split('.', 1)[1]}={own[key]}" for key in different]
+    return f"{run.method} ({', '.join(told)})" if told else run.method
 
 
 def _spread(values: Iterable[float | None]) -> str:
