@@ -1,6 +1,6 @@
 """Hyper-parameters by benchmark and source domain: the paper's, where the paper has them.
 
-FedWCA, appendix C and table 7. What the paper does not give (batch size, source epochs and
+FedWCA, appendix C (detailed experimental settings). What the paper does not give (batch size, source epochs and
 schedule) follows SHOT. Everything here can be overridden in a config file or with --set.
 """
 
