@@ -108,7 +108,10 @@ def _print_grid(grid: Any) -> None:
     from fedwca.report.tables import as_table
 
     out.print(f"\n{grid.title}", style="bold", markup=False, highlight=False, soft_wrap=True)
-    out.print(as_table(grid))
+    table = as_table(grid)
+    # A number that is cut says nothing: rather let a narrow screen wrap the line.
+    needed = out.measure(table, options=out.options.update(max_width=10_000)).maximum
+    Console(width=max(needed, out.width)).print(table)
 
 
 @app.command()

@@ -39,9 +39,9 @@ def test_mean_and_spread_over_seeds(tmp_path: Path) -> None:
     write_run(tmp_path, "r1", "fedwca", 1, {"b": 0.60, "c": 0.70})
     (grid,) = accuracy_grid(find_runs(tmp_path))
     # mean of 50 and 60 is 55; their sample deviation is 10/√2 = 7.07
-    assert grid.rows == [["fedwca", "55.0 ± 7.1", "70.0 ± 0.0", "62.5 ± 3.5", "2", "1"]]
+    assert grid.rows == [["fedwca", "55.0±7.1", "70.0±0.0", "62.5±3.5", "2", "1"]]
     assert grid.header == ["method", "b", "c", "mean", "seeds", "rounds"]
-    assert "| fedwca | 55.0 ± 7.1 |" in as_markdown(grid)
+    assert "| fedwca | 55.0±7.1 |" in as_markdown(grid)
 
 
 def test_variants_of_a_method_are_told_by_what_differs(tmp_path: Path) -> None:

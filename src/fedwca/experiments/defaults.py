@@ -1,7 +1,7 @@
 """Hyper-parameters by benchmark and source domain: the paper's, where the paper has them.
 
-FedWCA, appendix C (detailed experimental settings). What the paper does not give (batch size, source epochs and
-schedule) follows SHOT. Everything here can be overridden in a config file or with --set.
+FedWCA, appendix C (detailed experimental settings). What the paper does not give (batch size,
+source epochs and schedule) follows SHOT. A config file or --set overrides everything here.
 """
 
 from typing import Any

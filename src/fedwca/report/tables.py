@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
 from typing import NamedTuple
 
+from rich import box
 from rich.markup import escape
 from rich.table import Table
 
@@ -23,9 +24,9 @@ class Grid(NamedTuple):
 
 def as_table(grid: Grid) -> Table:
     """For the terminal; the title is left to the caller, since a narrow table would fold it."""
-    table = Table()
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
     for number, name in enumerate(grid.header):
-        table.add_column(escape(name), justify="left" if number == 0 else "right")
+        table.add_column(escape(name), justify="left" if number == 0 else "right", no_wrap=True)
     for row in grid.rows:
         table.add_row(*(escape(cell) for cell in row))
     return table
@@ -92,7 +93,7 @@ def _spread(values: Iterable[float | None]) -> str:
     known = [100 * value for value in values if value is not None]
     if not known:
         return "–"
-    return f"{fmean(known):.1f} ± {stdev(known):.1f}" if len(known) > 1 else f"{fmean(known):.1f}"
+    return f"{fmean(known):.1f}±{stdev(known):.1f}" if len(known) > 1 else f"{fmean(known):.1f}"
 
 
 def cluster_grid(run: RunView) -> Grid | None:
@@ -121,15 +122,13 @@ def run_grid(runs: Sequence[RunView]) -> Grid:
     rows = [
         [
             run.name,
-            run.method,
-            str(run.seed),
             f"{run.rounds}/{_planned(run)}",
             "–" if run.accuracy is None else f"{100 * run.accuracy:.1f}",
             "done" if run.done else "unfinished",
         ]
         for run in runs
     ]
-    return Grid("runs", ["run", "method", "seed", "rounds", "accuracy", "state"], rows)
+    return Grid("runs", ["run", "rounds", "accuracy", "state"], rows)
 
 
 def _planned(run: RunView) -> int:
