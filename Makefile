@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt -e '.[dev]'
 	@touch $(STAMP)
 
-demo: $(STAMP) ## run four methods on the embedded benchmark and compare them (about 2 minutes)
+demo: $(STAMP) ## run four methods on the embedded benchmark and compare them (a few minutes)
 	$(BIN)/fedwca run configs/mini-digits.toml --method source_only --method local --method fedavg --method fedwca
 
 test: $(STAMP) ## check style and types, then run all fast tests

@@ -24,10 +24,25 @@ app.add_typer(data_app, name="data")
 
 out = Console()
 
-Runs = Annotated[Path, typer.Option("--runs", envvar="FEDWCA_RUNS", help="folder of all runs")]
+METHOD_NAMES = ("source_only", "local", "fedavg", "fedwca")  # known without loading PyTorch
+
+Runs = Annotated[
+    Path,
+    typer.Option(
+        "--runs",
+        envvar="FEDWCA_RUNS",
+        show_envvar=False,
+        show_default=False,
+        help="folder of all runs (runs, or $FEDWCA_RUNS)",
+    ),
+]
+Run = Annotated[Path, typer.Argument(help="a run: its folder, or its name as in `fedwca list`")]
 Cache = Annotated[
     Path | None,
-    typer.Option("--cache", help="folder of decoded images and source models [~/.cache/fedwca]"),
+    typer.Option(
+        "--cache",
+        help="folder of decoded images and source models (~/.cache/fedwca, or $FEDWCA_CACHE)",
+    ),
 ]
 Set = Annotated[
     list[str] | None,
@@ -39,11 +54,24 @@ class _StoppedError(Exception):
     """Ctrl-C during a run; caught before the command-line library makes an abort of it."""
 
 
+@app.callback(invoke_without_command=True)
+def top(
+    version: Annotated[bool, typer.Option("--version", help="print the version and stop")] = False,
+) -> None:
+    """Federated source-free domain adaptation: FedWCA and its rivals."""
+    if version:
+        from importlib.metadata import version as installed
+
+        print(f"fedwca {installed('fedwca')}")
+        raise typer.Exit()
+
+
 @app.command()
 def run(
     config: Annotated[Path | None, typer.Argument(help="a TOML file; none: mini-digits")] = None,
     methods: Annotated[
-        list[str] | None, typer.Option("--method", help="run this method; repeatable")
+        list[str] | None,
+        typer.Option("--method", help=f"one of {', '.join(METHOD_NAMES)}; repeatable"),
     ] = None,
     seeds: Annotated[
         list[int] | None, typer.Option("--seed", help="run this seed; repeatable")
@@ -115,23 +143,27 @@ def _print_grid(grid: Any) -> None:
 
 
 @app.command()
-def resume(
-    folder: Annotated[Path, typer.Argument(help="a run folder")], cache: Cache = None
-) -> None:
+def resume(folder: Run, runs: Runs = Path("runs"), cache: Cache = None) -> None:
     """Go on with an interrupted run, from its last finished round.
 
-    Example: fedwca resume runs/mini_digits-handwriting-fedwca-s0-1a2b3c4d5e
+    Example: fedwca resume mini_digits-handwriting-fedwca-s0-1a2b3c4d5e
     """
     from fedwca.experiments.config import resolve
     from fedwca.report.runs import read_run
 
-    experiment = resolve(read_run(folder).settings)
-    if experiment.name != folder.name:
+    path = _run_path(folder, runs)
+    experiment = resolve(read_run(path).settings)
+    if experiment.name != path.name:
         raise UserError(
-            f"{folder} does not carry the name of its settings ({experiment.name}): "
+            f"{path} does not carry the name of its settings ({experiment.name}): "
             "give it that name back, or run its settings anew"
         )
-    _run_all([experiment], folder.parent, cache)
+    _run_all([experiment], path.parent, cache)
+
+
+def _run_path(folder: Path, runs: Path) -> Path:
+    """A run's folder, given as such or by its name."""
+    return (folder if folder.exists() else runs / folder).resolve()
 
 
 @app.command("list")
@@ -140,20 +172,26 @@ def list_runs(runs: Runs = Path("runs")) -> None:
     from fedwca.report.runs import find_runs
     from fedwca.report.tables import run_grid
 
-    found = find_runs(runs)
+    found, problems = find_runs(runs)
+    _warn(problems)
     if not found:
         out.print(f"There are no runs in {runs} yet: start one with `fedwca run`.", markup=False)
         return
     _print_grid(run_grid(found))
 
 
+def _warn(problems: list[str]) -> None:
+    for problem in problems:
+        print(f"warning: {problem}", file=sys.stderr)
+
+
 @app.command()
-def show(folder: Annotated[Path, typer.Argument(help="a run folder")]) -> None:
+def show(folder: Run, runs: Runs = Path("runs")) -> None:
     """Show one run: its settings and its results."""
     from fedwca.report.runs import read_run
     from fedwca.report.tables import run_grid
 
-    view = read_run(folder)
+    view = read_run(_run_path(folder, runs))
     _print_grid(run_grid([view]))
     for section, values in view.settings.items():
         text = ", ".join(f"{name} = {value}" for name, value in values.items())
@@ -167,11 +205,18 @@ def compare(
     markdown: Annotated[bool, typer.Option("--markdown", help="as Markdown tables")] = False,
     runs: Runs = Path("runs"),
 ) -> None:
-    """Compare runs: accuracy by method and target domain, mean ± spread over seeds."""
+    """Compare runs by method and target domain.
+
+    Accuracy in percent, as mean and sample standard deviation over seeds.
+    """
     from fedwca.report.runs import find_runs, read_run
     from fedwca.report.tables import accuracy_grid, as_markdown
 
-    views = [read_run(folder) for folder in folders] if folders else find_runs(runs)
+    if folders:
+        views = [read_run(_run_path(folder, runs)) for folder in folders]
+    else:
+        views, problems = find_runs(runs)
+        _warn(problems)
     grids = accuracy_grid(views)
     if not grids:
         raise UserError(f"there is nothing to compare in {runs}: no run has an accuracy yet")
@@ -184,12 +229,16 @@ def compare(
 
 @data_app.command()
 def preview(
-    benchmark: Annotated[str, typer.Argument(help="name of a benchmark")] = "mini-digits",
-    output: Annotated[Path, typer.Option("--output", "-o", help="PNG to write")] = Path(
-        "preview.png"
-    ),
+    benchmark: Annotated[
+        str, typer.Argument(show_default=False, help="name of a benchmark (mini-digits)")
+    ] = "mini-digits",
+    output: Annotated[
+        Path, typer.Option("--output", "-o", show_default=False, help="PNG to write (preview.png)")
+    ] = Path("preview.png"),
     path: Annotated[Path | None, typer.Option("--path", help="folder of its files")] = None,
-    per_class: Annotated[int, typer.Option("--per-class", min=1, help="images of a class")] = 8,
+    per_class: Annotated[
+        int, typer.Option("--per-class", show_default=False, help="images of a class (8)")
+    ] = 8,
     cache: Cache = None,
 ) -> None:
     """Write a contact sheet of a benchmark's domains.
@@ -199,6 +248,8 @@ def preview(
     from fedwca.data import Request, default_cache, load_benchmark
     from fedwca.data.preview import contact_sheet
 
+    if per_class < 1:
+        raise UserError("--per-class must be at least 1")
     loaded = load_benchmark(benchmark, Request(path, cache or default_cache()))
     domains = {
         name: (images, labels if (labels >= 0).all() else None)
@@ -221,10 +272,11 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         code = _complain(str(error))
     except _StoppedError as stop:
         code = _complain(str(stop), 130)
+    except BrokenPipeError:  # the reader has seen enough, as in `fedwca list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
     except OSError as error:
         code = _complain(_disk_sentence(error))
-    except BrokenPipeError:
-        code = 0
     except Exception as error:
         code = _report_bug(error)
     sys.exit(code)

@@ -68,13 +68,15 @@ class LineProgress:
     def start(self, title: str, rounds: int, done: int) -> None:
         self._rounds, self._first = rounds, done
         self._started = time.monotonic()
-        self._print(f"{title}: {rounds} rounds" + (f", {done} already done" if done else ""))
+        planned = f"{rounds} rounds" if rounds else "nothing to train"
+        self._print(f"{title}: {planned}" + (f", {done} already done" if done else ""))
 
     def round(self, line: dict[str, Any]) -> None:
         number = line["round"]
         if number % max(1, self._rounds // 20) and number != self._rounds:
             return
-        self._print(f"  round {number}/{self._rounds}  {_accuracy(line)}{self._left(number)}")
+        place = f"round {number}/{self._rounds}  " if self._rounds else ""
+        self._print(f"  {place}{_accuracy(line)}{self._left(number)}")
 
     def _left(self, number: int) -> str:
         fresh = number - self._first

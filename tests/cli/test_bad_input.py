@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from fedwca.cli import main
+from fedwca.engines.records import save_records
+from fedwca.methods import Record
 from fedwca.report.runs import find_runs
 
 Fedwca = Callable[..., tuple[int, str]]
@@ -118,13 +120,16 @@ def test_a_nan_image_is_named(fedwca: Fedwca, npz_folder: Path) -> None:
         ),
         ({"images": GREY, "labels": np.zeros(3)}, "one whole number"),
         ({"images": GREY, "labels": np.array([0, -7, 1])}, "has the label -7"),
+        ({"images": GREY, "labels": np.array([0, 10**9, 1])}, "has the label 1000000000"),
+        ({"images": GREY, "labels": np.array([0, 2**64 - 1, 1], np.uint64)}, "has the label 1844"),
+        ({"images": GREY, "labels": np.array([0, 255, 1], np.uint8)}, "only 4 of these classes"),
     ],
 )
 def test_arrays_of_the_wrong_kind(
     fedwca: Fedwca, npz_folder: Path, arrays: dict[str, Any], words: str
 ) -> None:
     np.savez(npz_folder / "dim.npz", **arrays)
-    refused(run_tiny(fedwca, npz_folder), "dim.npz", words)
+    refused(run_tiny(fedwca, npz_folder), words)
 
 
 def test_a_label_beyond_the_classes(fedwca: Fedwca, tmp_path: Path) -> None:
@@ -136,12 +141,13 @@ def test_a_label_beyond_the_classes(fedwca: Fedwca, tmp_path: Path) -> None:
 
 def test_a_damaged_cache_is_made_anew(fedwca: Fedwca, npz_folder: Path, tmp_path: Path) -> None:
     assert run_tiny(fedwca, npz_folder)[0] == 0
-    before = find_runs(tmp_path / "runs")[0].last["accuracy"]
-    for file in (tmp_path / "cache").rglob("*"):
-        if file.is_file():
-            file.write_bytes(file.read_bytes()[:-100])
-    assert run_tiny(fedwca, npz_folder, "--runs", "again")[0] == 0
-    assert find_runs(tmp_path / "again")[0].last["accuracy"] == before
+    before = find_runs(tmp_path / "runs")[0][0].last["accuracy"]
+    for number, damage in enumerate([lambda b: b[:-100], lambda b: b"", lambda b: b"[]"]):
+        for file in (tmp_path / "cache").rglob("*"):
+            if file.is_file():
+                file.write_bytes(damage(file.read_bytes()))
+        assert run_tiny(fedwca, npz_folder, "--runs", f"again{number}")[0] == 0
+        assert find_runs(tmp_path / f"again{number}")[0][0].last["accuracy"] == before
 
 
 def test_an_archive_that_is_none(fedwca: Fedwca, npz_folder: Path) -> None:
@@ -190,6 +196,56 @@ def test_a_run_folder_of_another_config(fedwca: Fedwca, npz_folder: Path, tmp_pa
     refused(fedwca("resume", str(run)), "does not carry the name of its settings")
 
 
+def test_data_that_changed_since_the_run_began(fedwca: Fedwca, npz_folder: Path) -> None:
+    assert run_tiny(fedwca, npz_folder)[0] == 0
+    with np.load(npz_folder / "dim.npz") as archive:
+        images, labels = archive["images"].copy(), archive["labels"]
+    images[5] = 0
+    np.savez(npz_folder / "dim.npz", images=images, labels=labels)
+    refused(run_tiny(fedwca, npz_folder), "data that have changed", "choose another --runs")
+    (npz_folder / "dim.npz").unlink()
+    (npz_folder / "clean.npz").unlink()
+    (npz_folder / "noisy.npz").unlink()
+    assert run_tiny(fedwca, npz_folder)[0] == 0  # the data are gone, the result stands
+
+
+def test_a_new_class_trains_a_new_source_model(fedwca: Fedwca, npz_folder: Path) -> None:
+    assert run_tiny(fedwca, npz_folder, "--method", "source_only")[0] == 0
+    images = np.random.default_rng(0).integers(0, 255, (20, 16, 16), np.uint8)
+    np.savez(npz_folder / "more.npz", images=images, labels=np.arange(20) % 4)
+    more = ("--method", "source_only", "--runs", "again")
+    assert run_tiny(fedwca, npz_folder, *more) == (0, "")
+
+
+def test_a_source_model_that_diverges_is_not_kept(
+    fedwca: Fedwca, npz_folder: Path, tmp_path: Path
+) -> None:
+    result = run_tiny(fedwca, npz_folder, "--set=source.lr=1e30", "--method", "source_only")
+    refused(result, "lower source.lr")
+    assert not list((tmp_path / "cache").glob("source/*"))
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("data.path=5", "data.path"),
+        ("data.path=~nosuchuser/x", "no such user"),
+        ("run.seed=99999999999999999999", "run.seed"),
+        ("source.seed=99999999999999999999", "source.seed"),
+        ("training.batch_size=99999999999999999999", "training.batch_size"),
+        ("model.bottleneck=100000000000", "model.bottleneck"),
+        ("data.image_size=64", "set data.image_size to 32"),
+        ("run.device=meta", "set run.device to cpu"),
+        ("method.clustering_layer=some", "'all'"),
+        ("method.training.lr=1", "section.name=value"),
+        ("source.weights=nothing.safetensors", "there is no weights file"),
+    ],
+)
+def test_settings_that_cannot_be(fedwca: Fedwca, setting: str, words: str, tmp_path: Path) -> None:
+    refused(fedwca("run", "--set", setting), words)
+    assert not (tmp_path / "runs").exists()
+
+
 def test_folders_that_are_no_runs(fedwca: Fedwca, tmp_path: Path) -> None:
     refused(fedwca("show", str(tmp_path)), "is not a run folder")
     refused(fedwca("resume", str(tmp_path / "none")), "is not a run folder")
@@ -214,7 +270,7 @@ def test_one_two_and_three_clients(
     (npz_folder / "noisy.npz").unlink()
     more = (f"--set=data.clients_per_domain={clients}", "--method", method)
     assert run_tiny(fedwca, npz_folder, *more) == (0, "")
-    assert len(find_runs(Path("runs"))[0].last["clients"]) == clients
+    assert len(find_runs(Path("runs"))[0][0].last["clients"]) == clients
 
 
 def test_a_client_with_one_image_and_an_empty_class(fedwca: Fedwca, npz_folder: Path) -> None:
@@ -223,7 +279,7 @@ def test_a_client_with_one_image_and_an_empty_class(fedwca: Fedwca, npz_folder: 
     images = np.random.default_rng(0).integers(0, 255, (40, 16, 16), np.uint8)
     np.savez(npz_folder / "noisy.npz", images=images, labels=np.zeros(40, int))
     assert run_tiny(fedwca, npz_folder) == (0, "")
-    last = find_runs(Path("runs"))[0].last
+    last = find_runs(Path("runs"))[0][0].last
     assert last["clients"]["dim/0"]["accuracy"] is None
     assert last["clients"]["noisy/0"]["accuracy"] is not None
 
@@ -236,10 +292,10 @@ def test_clients_without_labels_get_health_instead_of_accuracy(
             images = archive["images"]
         np.savez(npz_folder / f"{name}.npz", images=images)
     assert run_tiny(fedwca, npz_folder) == (0, "")
-    last = find_runs(Path("runs"))[0].last
+    last = find_runs(Path("runs"))[0][0].last
     assert last["accuracy"]["mean"] is None
     assert all(0 < client["confidence"] <= 1 for client in last["clients"].values())
-    assert fedwca("show", str(find_runs(Path("runs"))[0].path)) == (0, "")
+    assert fedwca("show", str(find_runs(Path("runs"))[0][0].path)) == (0, "")
 
 
 # --- disks --------------------------------------------------------------------------------------
@@ -249,24 +305,24 @@ def test_clients_without_labels_get_health_instead_of_accuracy(
     ("code", "words"),
     [(errno.ENOSPC, "the disk is full"), (errno.EROFS, "cannot write"), (errno.EIO, "cannot use")],
 )
-def test_a_disk_that_fails_in_the_second_checkpoint_loses_nothing(
+def test_a_disk_that_fails_in_the_last_checkpoint_loses_nothing(
     fedwca: Fedwca, npz_folder: Path, monkeypatch: pytest.MonkeyPatch, code: int, words: str
 ) -> None:
-    healthy, calls = os.fsync, iter(range(1000))
+    calls = iter(range(1000))
 
-    def failing(descriptor: int) -> None:
-        if next(calls) == 1:
-            raise OSError(code, os.strerror(code))
-        healthy(descriptor)
+    def failing(path: Path, records: dict[str, Record]) -> None:
+        if next(calls) == 2:  # after those of rounds 0 and 1
+            raise OSError(code, os.strerror(code), str(path))
+        save_records(path, records)
 
     with monkeypatch.context() as patch:
-        patch.setattr("os.fsync", failing)
-        refused(run_tiny(fedwca, npz_folder), words)
-    view = find_runs(Path("runs"))[0]
+        patch.setattr("fedwca.experiments.store.save_records", failing)
+        refused(run_tiny(fedwca, npz_folder), words, "checkpoint-00002")
+    view = find_runs(Path("runs"))[0][0]
     assert not view.done
-    assert len(list(view.path.glob("checkpoint-*"))) == 1
+    assert len(list(view.path.glob("checkpoint-*"))) == 2
     assert run_tiny(fedwca, npz_folder) == (0, "")
-    assert find_runs(Path("runs"))[0].done
+    assert find_runs(Path("runs"))[0][0].done
 
 
 @pytest.fixture
@@ -295,7 +351,7 @@ def test_a_really_full_and_a_really_read_only_disk(
     refused(run_tiny(fedwca, npz_folder, *runs), "cannot write", "choose another --runs")
     remount("rw,size=8m")
     assert run_tiny(fedwca, npz_folder, *runs) == (0, "")
-    assert find_runs(small_disk / "runs")[0].done
+    assert find_runs(small_disk / "runs")[0][0].done
 
 
 def test_the_installed_command_shows_no_traceback(tmp_path: Path) -> None:

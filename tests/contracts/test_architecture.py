@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 import fedwca
+from fedwca.cli import METHOD_NAMES
+from fedwca.methods import METHODS
 
 ROOT = Path(fedwca.__file__).parent
 
-# Every room, and the rooms that it may know. `errors` is known to all.
+# Every room, and the rooms that it may know. `errors` and `files` are known to all.
 ALLOWED = {
     "core": set(),
     "models": set(),
@@ -42,7 +44,7 @@ def imports(path: Path) -> set[str]:
 def test_a_room_knows_only_the_rooms_below_it(path: Path) -> None:
     room = path.parent.name
     known = {name.split(".")[1] for name in imports(path) if name.startswith("fedwca.")}
-    assert known <= ALLOWED[room] | {room, "errors"}
+    assert known <= ALLOWED[room] | {room, "errors", "files"}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: f"{p.parent.name}/{p.name}")
@@ -53,6 +55,10 @@ def test_engines_know_no_concrete_method_and_reports_no_torch(path: Path) -> Non
         assert not used & concrete
     if path.parent.name == "report":
         assert not any(name.split(".")[0] == "torch" for name in used)
+
+
+def test_the_command_line_names_every_method() -> None:
+    assert tuple(METHODS) == METHOD_NAMES
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_the_cache_decodes_once(tmp_path: Path) -> None:
         return arrays()
 
     for _ in range(2):
-        found = cached_arrays(tmp_path, {"k": 1}, make)
+        found = cached_arrays(tmp_path, {"k": 1}, make).arrays
         assert isinstance(found["a/b"][0], np.memmap)
         assert np.array_equal(found["a/b"][0], arrays()["a/b"][0])
     assert len(made) == 1
@@ -84,7 +84,19 @@ def test_a_cache_entry_cut_short_is_made_anew(tmp_path: Path) -> None:
     index.unlink()
     (images,) = tmp_path.rglob("*.images.npy")
     images.write_bytes(b"")
-    assert len(cached_arrays(tmp_path, {"k": 1}, arrays)["a/b"][1]) == 2
+    assert len(cached_arrays(tmp_path, {"k": 1}, arrays).arrays["a/b"][1]) == 2
+
+
+def test_digests_tell_content(tmp_path: Path) -> None:
+    first = cached_arrays(tmp_path, {"k": 1}, arrays).digests
+    assert first == cached_arrays(tmp_path, {"k": 2}, arrays).digests
+
+    def changed() -> Arrays:
+        made = arrays()
+        made["a/b"][0][1, 3, 3, 2] = 0
+        return made
+
+    assert first != cached_arrays(tmp_path, {"k": 3}, changed).digests
 
 
 def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

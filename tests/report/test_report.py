@@ -37,7 +37,7 @@ def write_run(root: Path, name: str, method: str, seed: int, accuracies: dict[st
 def test_mean_and_spread_over_seeds(tmp_path: Path) -> None:
     write_run(tmp_path, "r0", "fedwca", 0, {"b": 0.50, "c": 0.70})
     write_run(tmp_path, "r1", "fedwca", 1, {"b": 0.60, "c": 0.70})
-    (grid,) = accuracy_grid(find_runs(tmp_path))
+    (grid,) = accuracy_grid(find_runs(tmp_path)[0])
     # mean of 50 and 60 is 55; their sample deviation is 10/√2 = 7.07
     assert grid.rows == [["fedwca", "55.0±7.1", "70.0±0.0", "62.5±3.5", "2", "1"]]
     assert grid.header == ["method", "b", "c", "mean", "seeds", "rounds"]
@@ -56,7 +56,7 @@ def test_variants_of_a_method_are_told_by_what_differs(tmp_path: Path) -> None:
         config["settings"]["training"] |= change
         (path / "config.json").write_text(json.dumps(config))
     write_run(tmp_path, "s", "fedwca", 0, {"b": 0.5})
-    (grid,) = accuracy_grid(find_runs(tmp_path))
+    (grid,) = accuracy_grid(find_runs(tmp_path)[0])
     names = [row[0] for row in grid.rows]
     assert names == ["fedavg (lr=1)", "fedavg (lr=2)", "fedavg (recalibrate)", "fedwca"]
 
@@ -83,7 +83,7 @@ def test_an_unfinished_run_is_shown_as_such(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["[red]x[/red]", "a|b", "<script>", "‮rtl", "x" * 300])
 def test_hostile_domain_names_do_no_harm(tmp_path: Path, name: str) -> None:
     write_run(tmp_path, "r", "fedavg", 0, {name: 0.5})
-    (grid,) = accuracy_grid(find_runs(tmp_path))
+    (grid,) = accuracy_grid(find_runs(tmp_path)[0])
     lines = as_markdown(grid).splitlines()
     bars = [line.replace("\\|", "").count("|") for line in lines]
     assert len(set(bars)) == 1
@@ -103,3 +103,25 @@ def test_purity_by_hand() -> None:
 def test_chance_purity_of_two_pairs() -> None:
     # a a b b in two pairs: of the 3 ways to pair, 1 is pure (1.0) and 2 are mixed (0.5): 2/3
     assert chance_purity([0, 0, 1, 1], ["a", "a", "b", "b"]) == pytest.approx(2 / 3, abs=0.02)
+
+
+def test_one_damaged_run_does_not_hide_the_others(tmp_path: Path) -> None:
+    for name, content in {"a": "[]", "b": '{"settings": {}}', "c": "{", "d": ""}.items():
+        path = write_run(tmp_path, name, "fedavg", 0, {"b": 0.5})
+        (path / "config.json").write_text(content)
+    write_run(tmp_path, "whole", "fedavg", 0, {"b": 0.5})
+    views, problems = find_runs(tmp_path)
+    assert [view.name for view in views] == ["whole"]
+    assert len(problems) == 4
+    assert all("move it away" in problem for problem in problems)
+
+
+def test_a_finished_runs_result_stands_whatever_becomes_of_its_lines(tmp_path: Path) -> None:
+    path = write_run(tmp_path, "r", "fedavg", 0, {"b": 0.5})
+    (path / "results.jsonl").write_text("XX\n5\n")
+    assert read_run(path).accuracy == 0.5
+
+
+def test_runs_that_differ_in_speed_alone_or_are_given_twice_count_once(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path, "r", "fedavg", 0, {"b": 0.5}))
+    assert accuracy_grid([run, run])[0].rows[0][-2:] == ["1", "1"]

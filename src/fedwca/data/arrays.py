@@ -13,6 +13,7 @@ from fedwca.errors import UserError
 __all__ = ["UNLABELED", "fingerprint", "read_folder", "read_npz"]
 
 UNLABELED = -1
+_MOST_CLASSES = 100_000
 
 
 def read_folder(path: Path, size: int, limit: int = 0, seed: int = 0) -> Arrays:
@@ -38,8 +39,8 @@ def read_npz(
     try:
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             stored = {name: archive[name] for name in ("images", "labels") if name in archive}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise UserError(f"{file} is not a readable .npz archive ({error}): make it anew") from None
+    except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile):
+        raise UserError(f"{file} is not a readable .npz archive: save it anew") from None
     if "images" not in stored:
         raise UserError(f"{file} has no array 'images': store the images under that name")
     images = _as_bytes(file, stored["images"])
@@ -73,8 +74,10 @@ def _check_labels(file: Path, labels: NDArray[np.generic], count: int) -> None:
             f"{file} needs one whole number in 'labels' for each of its {count} images, "
             f"but they are {labels.dtype} of shape {labels.shape}"
         )
-    if count and int(labels.min()) < UNLABELED:
-        raise UserError(f"{file} has the label {labels.min()}: number classes from 0, -1 is none")
+    lowest, highest = (int(labels.min()), int(labels.max())) if count else (0, 0)
+    if lowest < UNLABELED or highest > _MOST_CLASSES:
+        wrong = lowest if lowest < UNLABELED else highest
+        raise UserError(f"{file} has the label {wrong}: number classes 0, 1, …; -1 is no label")
 
 
 def _as_rgb(file: Path, images: NDArray[np.uint8]) -> NDArray[np.uint8]:

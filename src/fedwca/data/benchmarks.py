@@ -1,8 +1,7 @@
 """The benchmarks by name. A new one is a function and a line in `BENCHMARKS`."""
 
-import difflib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +9,12 @@ from numpy.typing import NDArray
 
 from fedwca.data.arrays import UNLABELED, fingerprint, read_folder, read_npz
 from fedwca.data.augment import DIGITS, Transform
-from fedwca.data.cache import Arrays, cached_arrays
+from fedwca.data.cache import Arrays, Cached, cached_arrays
 from fedwca.data.images import ClientData, LabeledImages, UnlabeledImages
 from fedwca.data.mini_digits import CLASSES, make_mini_digits
+from fedwca.data.mini_digits_looks import SIDE
 from fedwca.data.partition import split_domain
-from fedwca.errors import UserError
+from fedwca.errors import UserError, did_you_mean
 
 __all__ = ["BENCHMARKS", "Benchmark", "Request", "load_benchmark"]
 
@@ -32,12 +32,16 @@ class Request:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Domains of one classification task, and how their pixels become network input."""
+    """Domains of one classification task, and how their pixels become network input.
+
+    `digests` tell whether a domain's content is still what it was.
+    """
 
     name: str
     classes: tuple[str, ...]
     domains: Arrays
     transform: Transform
+    digests: dict[str, str] = field(default_factory=dict)
 
     def source(self, domain: str) -> LabeledImages:
         """All images of the source domain, with labels."""
@@ -98,11 +102,13 @@ class Benchmark:
 
 def mini_digits(request: Request) -> Benchmark:
     """Five domains of digits made from what the dependencies carry."""
-    key = {"benchmark": "mini-digits", "version": 2, "seed": request.seed}
-    arrays = cached_arrays(request.cache, key, lambda: make_mini_digits(request.seed))
+    if request.image_size != SIDE:
+        raise UserError(f"mini-digits has images of {SIDE} pixels: set data.image_size to {SIDE}")
+    key = {"benchmark": "mini-digits", "version": 3, "seed": request.seed}
+    arrays, digests = cached_arrays(request.cache, key, lambda: make_mini_digits(request.seed))
     limit = request.images_per_domain or None
     kept = {name: (images[:limit], labels[:limit]) for name, (images, labels) in arrays.items()}
-    return Benchmark("mini-digits", CLASSES, kept, DIGITS)
+    return Benchmark("mini-digits", CLASSES, kept, DIGITS, digests)
 
 
 DIGIT_FIVE = ("mnist", "svhn", "mnist_m", "usps", "synth")
@@ -112,31 +118,44 @@ def digit_five(request: Request) -> Benchmark:
     """Digit-Five from `<domain>.npz` files."""
     folder = _needs_path("digit-five", request)
     files = {name: folder / f"{name}.npz" for name in DIGIT_FIVE}
-    arrays = _from_files(
-        "digit-five",
-        request,
-        list(files.values()),
-        lambda: {
-            name: read_npz(file, request.image_size, request.images_per_domain, request.seed)
-            for name, file in files.items()
-        },
-    )
-    return Benchmark("digit-five", CLASSES, arrays, DIGITS)
+
+    def read() -> Arrays:
+        size, limit = request.image_size, request.images_per_domain
+        arrays = {name: read_npz(f, size, limit, request.seed) for name, f in files.items()}
+        for name in ("svhn", "synth"):  # their files call the digit 0 by the label 10
+            images, labels = arrays[name]
+            arrays[name] = (images, np.where(labels == 10, 0, labels))
+        return arrays
+
+    arrays, digests = _from_files("digit-five", request, list(files.values()), read)
+    return Benchmark("digit-five", CLASSES, arrays, DIGITS, digests)
 
 
 def npz(request: Request) -> Benchmark:
     """Anybody's own task: a folder with one `<domain>.npz` for each domain."""
     folder = _needs_path("npz", request)
-    arrays = _from_files(
+    arrays, digests = _from_files(
         "npz",
         request,
         sorted(folder.glob("*.npz")),
         lambda: read_folder(folder, request.image_size, request.images_per_domain, request.seed),
     )
-    top = max(int(labels.max()) for _, labels in arrays.values())
+    classes = _count_classes(folder, [labels for _, labels in arrays.values()])
+    return Benchmark("npz", tuple(str(m) for m in range(classes)), arrays, DIGITS, digests)
+
+
+def _count_classes(folder: Path, labels: list[NDArray[np.int64]]) -> int:
+    """Highest label + 1; a few gaps are classes that nobody holds, many are a mistake."""
+    present = {int(label) for part in labels for label in np.unique(part)} - {UNLABELED}
+    top = max(present, default=-1)
     if top < 1:
         raise UserError(f"the labels in {folder} name fewer than two classes: number them 0, 1, …")
-    return Benchmark("npz", tuple(str(m) for m in range(top + 1)), arrays, DIGITS)
+    if 2 * len(present) < top + 1:
+        raise UserError(
+            f"the labels in {folder} go up to {top}, but only {len(present)} of these classes "
+            "occur: number them 0, 1, 2, … and write -1 for images without a label"
+        )
+    return top + 1
 
 
 BENCHMARKS: dict[str, Callable[[Request], Benchmark]] = {
@@ -149,9 +168,7 @@ BENCHMARKS: dict[str, Callable[[Request], Benchmark]] = {
 def load_benchmark(name: str, request: Request) -> Benchmark:
     """The benchmark of that name, decoded or mapped from the cache."""
     if name not in BENCHMARKS:
-        near = difflib.get_close_matches(name, BENCHMARKS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(BENCHMARKS)}"
-        raise UserError(f"there is no benchmark {name!r}: {hint}")
+        raise UserError(f"there is no benchmark {name!r}: {did_you_mean(name, BENCHMARKS)}")
     benchmark = BENCHMARKS[name](request)
     for domain, (_, labels) in benchmark.domains.items():
         if int(labels.max()) >= len(benchmark.classes):
@@ -172,7 +189,7 @@ def _needs_path(name: str, request: Request) -> Path:
 
 def _from_files(
     name: str, request: Request, files: list[Path], read: Callable[[], Arrays]
-) -> Arrays:
+) -> Cached:
     key = {
         "benchmark": name,
         "files": fingerprint(files),

@@ -36,8 +36,14 @@ class UnlabeledImages:
 
     def batch(self, rows: Tensor, augment: torch.Generator | None = None) -> Tensor:
         """Normalised float images [B, 3, H, W] of the given rows, augmented if a generator is."""
-        chosen = np.asarray(self.pixels[self.index[rows.numpy()]])
-        return self.transform(torch.from_numpy(chosen), augment)
+        return self.transform(self._stored(rows), augment)
+
+    def raw(self, rows: Tensor) -> Tensor:
+        """The stored pixels of the given rows as 0..1, [B, 3, H, W], nothing else done to them."""
+        return self._stored(rows).permute(0, 3, 1, 2) / 255
+
+    def _stored(self, rows: Tensor) -> Tensor:
+        return torch.from_numpy(np.asarray(self.pixels[self.index[rows.numpy()]]))
 
     def __getstate__(self) -> dict[str, Any]:
         # A memory map travels to a worker process as its file's name, not as its bytes.

@@ -1,7 +1,6 @@
 """Records as safetensors files: on disk, between processes, on the wire. Never pickle."""
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from fedwca.files import write_atomically
 from fedwca.methods.base import Record
 
 __all__ = ["load_records", "save_records"]
@@ -33,7 +33,7 @@ def save_records(path: Path, records: Mapping[str, Record], *, durable: bool = T
         places.append([group, "", "", "", -1])  # so that an empty record comes back too
     content = {str(number): t.detach().cpu().contiguous() for number, t in tensors.values()}
     blob = safetensors.torch.save(content, {"format": _FORMAT, "places": json.dumps(places)})
-    _write(path, blob, durable)
+    write_atomically(path, blob, durable=durable)
 
 
 def _walk(record: Record) -> list[tuple[tuple[str, str, str], Tensor]]:
@@ -67,16 +67,3 @@ def load_records(path: Path) -> dict[str, Record]:
     except (safetensors.SafetensorError, KeyError) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
     return records
-
-
-def _write(path: Path, blob: bytes, durable: bool) -> None:
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(blob)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

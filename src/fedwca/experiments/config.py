@@ -1,6 +1,5 @@
 """One experiment as typed, frozen settings: TOML, then overrides, then checked."""
 
-import difflib
 import hashlib
 import json
 import sys
@@ -12,7 +11,7 @@ from typing import Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedwca.data import BENCHMARKS
-from fedwca.errors import UserError
+from fedwca.errors import UserError, did_you_mean
 from fedwca.experiments.defaults import defaults
 from fedwca.methods import METHODS, Method, Training
 
@@ -35,6 +34,9 @@ __all__ = [
 Table = dict[str, Any]
 
 
+_LARGEST = 2**31 - 1
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -45,17 +47,19 @@ class DataConfig(_Section):
     benchmark: str = Field("mini-digits", description="name of the benchmark")
     source: str = Field("", description="the source domain; all others become clients")
     path: Path | None = Field(None, description="folder of the files, where the benchmark has any")
-    image_size: int = Field(32, ge=8, description="side of the stored images")
-    images_per_domain: int = Field(0, ge=0, description="use only so many; 0: all")
-    clients_per_domain: int = Field(3, ge=1, description="clients for each target domain")
-    seed: int = Field(0, ge=0, description="of a generated benchmark")
+    image_size: int = Field(32, ge=8, le=4096, description="side of the stored images")
+    images_per_domain: int = Field(0, ge=0, le=_LARGEST, description="use only so many; 0: all")
+    clients_per_domain: int = Field(
+        3, ge=1, le=_LARGEST, description="clients for each target domain"
+    )
+    seed: int = Field(0, ge=0, le=_LARGEST, description="of a generated benchmark, of a draw")
 
 
 class ModelConfig(_Section):
     """The network."""
 
     backbone: str = Field("lenet", description="lenet, resnet18, …, torchvision:NAME, timm:NAME")
-    bottleneck: int = Field(256, ge=1, description="width of the features")
+    bottleneck: int = Field(256, ge=1, le=65_536, description="width of the features")
     classifier: Literal["weight_norm", "linear"] = "weight_norm"
     stride_on: Literal["conv2", "conv1"] = Field("conv2", description="of ResNet-50")
     weights: Path | None = Field(None, description="backbone weights to start from")
@@ -65,9 +69,9 @@ class SourceConfig(_Section):
     """How the source model comes about: trained here, or given as a file."""
 
     weights: Path | None = Field(None, description="a whole source model; then nothing is trained")
-    epochs: int = Field(30, ge=1)
+    epochs: int = Field(30, ge=1, le=_LARGEST)
     lr: float = Field(1e-3, gt=0)
-    batch_size: int = Field(64, ge=2)
+    batch_size: int = Field(64, ge=2, le=_LARGEST)
     momentum: float = Field(0.9, ge=0, lt=1)
     nesterov: bool = True
     weight_decay: float = Field(1e-3, ge=0)
@@ -75,20 +79,23 @@ class SourceConfig(_Section):
     schedule: Literal["shot_decay", "constant"] = "shot_decay"
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="SHOT takes 0.1, the paper none")
     holdout: float = Field(0.1, ge=0, lt=1, description="share kept back to score the source model")
-    seed: int | None = Field(None, ge=0, description="of the source model; run.seed if not given")
+    seed: int | None = Field(
+        None, ge=0, le=_LARGEST, description="of the source model; run.seed if not given"
+    )
 
 
 class RunConfig(_Section):
     """How the experiment is carried out."""
 
-    seed: int = Field(0, ge=0)
-    evaluate_every: int = Field(1, ge=1, description="rounds between evaluations")
-    checkpoint_every: int = Field(1, ge=1, description="rounds between checkpoints")
-    workers: int = Field(0, ge=0, description="worker processes; 0: one for each core")
+    seed: int = Field(0, ge=0, le=_LARGEST)
+    evaluate_every: int = Field(1, ge=1, le=_LARGEST, description="rounds between evaluations")
+    checkpoint_every: int = Field(1, ge=1, le=_LARGEST, description="rounds between checkpoints")
+    workers: int = Field(0, ge=0, le=1024, description="worker processes; 0: one for each core")
     device: str = Field("cpu", description="cpu, cuda or mps")
 
 
-# Settings that change how fast a run goes, but not what comes out.
+# Settings that change how fast a run goes, but not what comes out (but for the last digits, which
+# another device rounds otherwise).
 _NOT_IDENTITY = ("checkpoint_every", "workers", "device")
 
 
@@ -152,10 +159,12 @@ def resolve(settings: Mapping[str, Any], overrides: Sequence[tuple[str, Any]] = 
     benchmark = str(data.get("benchmark", "mini-digits"))
     method = dict(given.get("method", {}))
     if benchmark not in BENCHMARKS:
-        raise UserError(f"there is no benchmark {benchmark!r}: {_hint(benchmark, BENCHMARKS)}")
+        raise UserError(
+            f"there is no benchmark {benchmark!r}: {did_you_mean(benchmark, BENCHMARKS)}"
+        )
     name = str(method.pop("name", "fedwca"))
     if name not in METHODS:
-        raise UserError(f"there is no method {name!r}: {_hint(name, METHODS)}")
+        raise UserError(f"there is no method {name!r}: {did_you_mean(name, METHODS)}")
     source = data.get("source") or defaults(benchmark, "", name).get("data", {}).get("source", "")
     given["data"] = {**data, "source": source}
     merged = _merge(defaults(benchmark, str(source), name), {**given, "method": method})
@@ -180,18 +189,35 @@ def _build(merged: Table, name: str) -> Experiment:
 
 def _validated(kind: Any, section: str, values: Any) -> Any:
     _check_keys(kind, section, values)
-    if values.get("path"):
-        values = {**values, "path": Path(values["path"]).expanduser().absolute()}
+    absolute = {k: _absolute(section, k, v) for k, v in values.items() if k in _PATHS}
     try:
-        return TypeAdapter(kind).validate_python(values)
+        return TypeAdapter(kind).validate_python({**values, **absolute})
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join([section, *(str(part) for part in first["loc"])])
-        raise UserError(f"{where}: {_plain(first['msg'])} (got {_short(first['input'])})") from None
+        raise UserError(_sentence(section, error)) from None
+
+
+_PATHS = ("path", "weights")
+
+
+def _absolute(section: str, key: str, value: Any) -> Any:
+    """A path that means the same wherever the run is resumed."""
+    try:
+        return Path(value).expanduser().absolute() if isinstance(value, str | Path) else value
+    except RuntimeError:
+        raise UserError(f"{section}.{key}: there is no such user as in {value!r}") from None
+
+
+def _sentence(section: str, error: ValidationError) -> str:
+    first = error.errors()[0]
+    key = first["loc"][:1]
+    # A setting of several types has an error for each: any of them would do.
+    ways = dict.fromkeys(_plain(e["msg"]) for e in error.errors() if e["loc"][:1] == key)
+    where = ".".join([section, *(str(part) for part in key)])
+    return f"{where}: {' or '.join(ways)} (got {_short(first['input'])})"
 
 
 def _plain(message: str) -> str:
-    text = message.removeprefix("Value error, ")
+    text = message.removeprefix("Value error, ").replace("\n", " ")
     return text[:1].lower() + text[1:]
 
 
@@ -212,7 +238,7 @@ def _check_keys(kind: Any, section: str, values: Any) -> None:
     known = _field_names(kind)
     for key in values:
         if key not in known:
-            raise UserError(f"{section} has no setting {key!r}: {_hint(key, known)}")
+            raise UserError(f"{section} has no setting {key!r}: {did_you_mean(key, known)}")
 
 
 _SECTIONS = ("data", "model", "source", "training", "method", "run")
@@ -221,14 +247,9 @@ _SECTIONS = ("data", "model", "source", "training", "method", "run")
 def _check_sections(settings: Mapping[str, Any]) -> None:
     for key in settings:
         if key not in _SECTIONS:
-            raise UserError(f"there is no section [{key}]: {_hint(key, _SECTIONS)}")
+            raise UserError(f"there is no section [{key}]: {did_you_mean(key, _SECTIONS)}")
         if not isinstance(settings[key], Mapping):
             raise UserError(f"{key} must be a table of settings: write it as [{key}]")
-
-
-def _hint(word: object, known: Any) -> str:
-    near = difflib.get_close_matches(str(word), list(known), n=1)
-    return f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(known)}"
 
 
 def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Table:
@@ -237,7 +258,7 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Table:
 
 def _override(settings: Table, key: str, value: Any) -> None:
     section, _, name = key.partition(".")
-    if not name:
+    if not name or "." in name:
         raise UserError(f"--set {key}: write it as section.name=value, such as training.lr=0.01")
     _check_sections({section: {}})
     if key == "method.name" and settings.get(section, {}).get(name, value) != value:

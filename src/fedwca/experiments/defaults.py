@@ -12,7 +12,7 @@ Table = dict[str, Any]
 
 _OBJECTS: Table = {
     "data": {"clients_per_domain": 3, "image_size": 256},
-    "source": {"lr": 1e-3, "epochs": 50, "backbone_lr": 0.1},
+    "source": {"lr": 1e-3, "epochs": 50},
     "training": {"epochs": 5, "lr": 1e-4, "ce_weight": 0.3},
 }
 

@@ -9,11 +9,13 @@ from fedwca.core.params import State, clone
 from fedwca.data import Benchmark, ClientData, Request, load_benchmark
 from fedwca.engines.base import Deployed, Engine, Job
 from fedwca.engines.simulator import Simulator, cores
+from fedwca.errors import UserError
 from fedwca.experiments.config import Experiment
 from fedwca.experiments.metrics import accuracy_of, client_scores
 from fedwca.experiments.progress import Progress, Silent
 from fedwca.experiments.source import blank_model, source_model
 from fedwca.experiments.store import RunFolder
+from fedwca.files import file_digest
 from fedwca.methods.base import Adapted, Client, Method, Record
 
 __all__ = ["federate", "load_data", "run_experiment"]
@@ -25,18 +27,25 @@ def run_experiment(
     """Run, or go on with, or just return the finished run of an experiment."""
     tell = progress or Silent()
     path = runs / experiment.name
-    if RunFolder(path).done:
-        return RunFolder.open(path, experiment.settings(), experiment.identity())
     # What can be wrong is found before a folder is made for it.
-    benchmark = load_data(experiment, cache)
+    try:
+        benchmark = load_data(experiment, cache)
+        identity = {**experiment.identity(), "digests": _digests(experiment, benchmark)}
+    except UserError:
+        if RunFolder(path).done:
+            return RunFolder(path)  # the data may be gone by now, the result stands
+        raise
     clients = benchmark.clients(
         experiment.data.source, experiment.data.clients_per_domain, experiment.run.seed
     )
     model = blank_model(experiment, benchmark)
-    with RunFolder.open(path, experiment.settings(), experiment.identity()) as folder:
+    with RunFolder.open(path, experiment.settings(), identity) as folder:
+        if folder.done:
+            return folder
         folder.clean()
         folder.write_json("clients.json", _who_holds_what(clients, benchmark))
-        source_model(experiment, benchmark, model, cache, tell.note)
+        kept = folder.path / "source.safetensors"
+        source_model(experiment, benchmark, model, kept, cache, tell.note)
         source = clone(model.feature_state())
         workers = experiment.run.workers or cores()
         engine = Simulator(
@@ -47,6 +56,16 @@ def run_experiment(
         finally:
             engine.close()
     return folder
+
+
+def _digests(experiment: Experiment, benchmark: Benchmark) -> dict[str, Any]:
+    """What the run reads besides its settings, so that a change of it is noticed."""
+    weights = {"source": experiment.source.weights, "model": experiment.model.weights}
+    for path in weights.values():
+        if path is not None and not path.is_file():
+            raise UserError(f"there is no weights file {path}: check the path")
+    files = {name: file_digest(path) for name, path in weights.items() if path is not None}
+    return {"data": benchmark.digests, "weights": files}
 
 
 def load_data(experiment: Experiment, cache: Path) -> Benchmark:
@@ -78,8 +97,11 @@ def _federate_into(
     folder: RunFolder, experiment: Experiment, source: State, engine: Engine, tell: Progress
 ) -> None:
     method: Method = experiment.method
-    found = folder.load_checkpoint()
+    every = experiment.run.evaluate_every
+    found = folder.load_checkpoint(every, method.rounds)
     done, state, memories = found or (0, method.init(source), {})
+    if found is None and folder.lines():
+        tell.note("no checkpoint with whole results was found: the rounds start over")
     folder.rewind(done if done > 0 else -1)  # line 0 is written before the first round
     tell.start(experiment.name, method.rounds, done)
 
@@ -91,9 +113,7 @@ def _federate_into(
             folder.save_checkpoint(rounds, state, memories)
 
     try:
-        federate(
-            method, engine, state, memories, keep, done=done, every=experiment.run.evaluate_every
-        )
+        federate(method, engine, state, memories, keep, done=done, every=every)
     finally:
         tell.finish()
     folder.write_json("result.json", folder.lines()[-1])

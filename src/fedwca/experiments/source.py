@@ -21,25 +21,39 @@ __all__ = ["blank_model", "source_model", "train_source"]
 Note = Callable[[str], None]
 
 
-def source_model(
-    experiment: Experiment, benchmark: Benchmark, model: DomainModel, cache: Path, note: Note
-) -> None:
-    """Put the source model's weights into a blank model: given, cached, or trained now."""
+def blank_model(experiment: Experiment, benchmark: Benchmark) -> DomainModel:
+    """The experiment's network, channels last, on its device, with the weights that are given."""
     with torch.random.fork_rng():
         torch.manual_seed(experiment.source_seed)
-        if experiment.source.weights is not None:
-            load_weights(model, experiment.source.weights)
-        else:
+        model = _built(experiment, benchmark)
+    if experiment.source.weights is not None:
+        load_weights(model, experiment.source.weights)
+    return model
+
+
+def source_model(
+    experiment: Experiment,
+    benchmark: Benchmark,
+    model: DomainModel,
+    kept: Path,
+    cache: Path,
+    note: Note,
+) -> None:
+    """Make a source model of a blank one: kept by the run, given, cached, or trained now.
+
+    The run keeps its own copy, so that it goes on with the same classifier whatever becomes of
+    the cache.
+    """
+    if kept.exists():
+        load_weights(model, kept)
+    elif experiment.source.weights is None:
+        with torch.random.fork_rng():
+            torch.manual_seed(experiment.source_seed)
             _from_cache(experiment, benchmark, model, cache, note)
+    if not kept.exists():
+        save_weights(model, kept)
     model.freeze_classifier()
     model.eval()
-
-
-def blank_model(experiment: Experiment, benchmark: Benchmark) -> DomainModel:
-    """The experiment's network, channels last, on its device, with its starting weights."""
-    with torch.random.fork_rng():
-        torch.manual_seed(experiment.source_seed)
-        return _built(experiment, benchmark)
 
 
 def _built(experiment: Experiment, benchmark: Benchmark) -> DomainModel:
@@ -64,7 +78,9 @@ def _device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError):
-        raise UserError(f"this machine has no device {name!r}: set run.device to cpu") from None
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise UserError(f"this machine has no device {name!r}: set run.device to cpu")
     return device
 
 
@@ -72,7 +88,7 @@ def _from_cache(
     experiment: Experiment, benchmark: Benchmark, model: DomainModel, cache: Path, note: Note
 ) -> None:
     labeled = benchmark.source(experiment.data.source)
-    path = cache / "source" / f"{_key(experiment, labeled)}.safetensors"
+    path = cache / "source" / f"{_key(experiment, benchmark, labeled)}.safetensors"
     if path.exists():
         try:
             load_weights(model, path)
@@ -84,28 +100,23 @@ def _from_cache(
     held_out = train_source(model, labeled, experiment.source, experiment.source_seed)
     if held_out is not None:
         note(f"source model: {held_out:.1%} on held-out source images")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if not all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values()):
+        raise UserError("the source model became NaN or infinite: lower source.lr")
     save_weights(model, path, {"held_out_accuracy": str(held_out)})
 
 
-def _key(experiment: Experiment, labeled: LabeledImages) -> str:
+def _key(experiment: Experiment, benchmark: Benchmark, labeled: LabeledImages) -> str:
     settings = experiment.settings()
     parts = [
         settings["model"],
         settings["source"],
         experiment.source_seed,
         repr(labeled.images.transform),
-        _content(labeled),
+        benchmark.classes,
+        benchmark.digests.get(experiment.data.source),
+        len(labeled),
     ]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _content(labeled: LabeledImages) -> str:
-    """Digest of all labels and of a sample of the images, so that other data trains anew."""
-    sample = labeled.images.index[:: max(1, len(labeled) // 256)]
-    digest = hashlib.sha256(labeled.labels.tobytes())
-    digest.update(labeled.images.pixels[sample].tobytes())
-    return digest.hexdigest()
 
 
 def train_source(

@@ -8,7 +8,7 @@ result.json       the final line, written when the run is done
 """
 
 import json
-import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +18,7 @@ from filelock import FileLock, Timeout
 
 from fedwca.engines.records import load_records, save_records
 from fedwca.errors import UserError
+from fedwca.files import append_line, read_lines, write_atomically
 from fedwca.methods.base import Record
 
 __all__ = ["Checkpoint", "RunFolder"]
@@ -45,8 +46,8 @@ class RunFolder:
             stored = folder.read_json("config.json").get("identity")
             if stored != identity:
                 raise UserError(
-                    f"{path} holds a run of another configuration: "
-                    "choose another --runs folder, or move this one away"
+                    f"{path} holds a run of another configuration, or of data that have changed "
+                    "since: choose another --runs folder, or move this one away"
                 )
         else:
             folder.write_json("config.json", {"identity": identity, "settings": settings})
@@ -73,51 +74,32 @@ class RunFolder:
         """A JSON file of the folder."""
         path = self.path / name
         try:
-            content: Json = json.loads(path.read_text(encoding="utf-8"))
-            return content
+            content = json.loads(path.read_text(encoding="utf-8"))
         except ValueError:
-            raise UserError(f"{path} is damaged: delete {self.path} and run again") from None
+            content = None
+        if not isinstance(content, dict):
+            raise UserError(f"{path} is damaged: move {self.path} away and run again")
+        return content
 
     def write_json(self, name: str, content: Json) -> None:
         """Write a JSON file atomically."""
-        target = self.path / name
-        temporary = target.with_name(f"{name}.{os.getpid()}.tmp")
-        try:
-            temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False), "utf-8")
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_atomically(self.path / name, json.dumps(content, indent=1).encode())
 
     # --- results --------------------------------------------------------------------------------
 
     def append(self, line: Json) -> None:
         """Add a line to the results."""
-        with (self.path / "results.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        append_line(self.path / "results.jsonl", line)
 
     def lines(self) -> list[Json]:
-        """All whole lines of the results; one that was cut short by a crash is left out."""
-        path = self.path / "results.jsonl"
-        if not path.exists():
-            return []
-        lines = []
-        for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                lines.append(json.loads(text))
-            except ValueError:
-                break
-        return lines
+        """All whole lines of the results."""
+        return read_lines(self.path / "results.jsonl")
 
     def rewind(self, rounds: int) -> None:
         """Forget results after a round: they will be made again from its checkpoint."""
         kept = [line for line in self.lines() if line["round"] <= rounds]
-        temporary = self.path / f"results.jsonl.{os.getpid()}.tmp"
-        try:
-            text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept)
-            temporary.write_text(text, encoding="utf-8")
-            temporary.replace(self.path / "results.jsonl")
-        finally:
-            temporary.unlink(missing_ok=True)
+        text = "".join(json.dumps(line) + "\n" for line in kept)
+        write_atomically(self.path / "results.jsonl", text.encode())
 
     # --- checkpoints ----------------------------------------------------------------------------
 
@@ -128,14 +110,23 @@ class RunFolder:
         for old in self._rounds()[:-_KEPT]:
             self._checkpoint(old).unlink(missing_ok=True)
 
-    def load_checkpoint(self) -> Checkpoint | None:
-        """The newest checkpoint that can be read, or None."""
+    def load_checkpoint(self, every: int, last: int) -> Checkpoint | None:
+        """The newest checkpoint that can be read and whose results up to there are all there.
+
+        Args:
+            every: rounds between evaluations, of which each has left a line.
+            last: the final round, which has a line too.
+        """
+        found = {line["round"] for line in self.lines()}
         for rounds in reversed(self._rounds()):
+            due = {r for r in range(rounds + 1) if r % every == 0 or r == last}
+            if not due <= found:
+                continue
             try:
                 groups = load_records(self._checkpoint(rounds))
-            except ValueError:
+                state = groups.pop("state")
+            except (ValueError, KeyError):
                 continue
-            state = groups.pop("state")
             memories = {name.removeprefix("memory/"): m for name, m in groups.items()}
             return rounds, state, memories
         return None
@@ -155,5 +146,5 @@ class RunFolder:
         return self.path / f"checkpoint-{rounds:05d}.safetensors"
 
     def _rounds(self) -> list[int]:
-        names = [p.stem for p in self.path.glob("checkpoint-*.safetensors")]
-        return sorted(int(name.removeprefix("checkpoint-")) for name in names)
+        names = [re.fullmatch(r"checkpoint-(\d+)", p.stem) for p in self.path.glob("*.safetensors")]
+        return sorted(int(name[1]) for name in names if name)

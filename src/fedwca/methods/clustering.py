@@ -58,7 +58,8 @@ def nearest_cluster(
 def client_style(images: UnlabeledImages, rng: torch.Generator) -> Tensor:
     """LADD's style of a client, from up to 100 of its images."""
     rows = torch.randperm(len(images), generator=rng)[:STYLE_IMAGES]
-    return amplitude_style(images.batch(rows))
+    # Of pixels from 0 on: with the mean taken off, bright and dark would look alike.
+    return amplitude_style(images.raw(rows))
 
 
 def _vector(state: State, layer: Layer, origin: State | None) -> Tensor:

@@ -71,7 +71,8 @@ class FedWCA(Method):
         no_partner: a mismatched image with no matched one of its label: "skip" leaves it out of
             the cross-entropy, "keep" learns from it unmixed.
         prototype_features: "unit" rows as SHOT, or "raw" as the paper's equation reads.
-        clustering: "finch", LADD's "style", or the true "domain" (simulations only).
+        clustering: "finch", LADD's "style", or the true "domain" (simulations only). A client
+            that comes later joins the cluster nearest by weights, whichever was chosen.
         clustering_layer: the convolution that finch looks at, from 1, or "all" weights.
         clustering_input: raw "weights" as the paper, or the "update" against the source model.
         cluster_mean: "plain" mean within a cluster, or weighed by "samples".

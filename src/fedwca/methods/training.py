@@ -54,8 +54,10 @@ class Training:
         for name in ("rounds", "epochs", "lr", "weight_decay", "ce_weight", "backbone_lr"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"training.{name} must be a number from 0 on")
-        if self.batch_size < 2:
-            raise ValueError("training.batch_size must be at least 2, for BatchNorm")
+        if not 2 <= self.batch_size < 2**31:
+            raise ValueError("training.batch_size must be at least 2, for BatchNorm, below 2^31")
+        if max(self.rounds, self.epochs) >= 2**31:
+            raise ValueError("training.rounds and training.epochs must be below 2^31")
         if not 0 <= self.momentum < 1:
             raise ValueError("training.momentum must be at least 0 and below 1")
 

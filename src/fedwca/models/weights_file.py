@@ -1,7 +1,6 @@
 """Weights on disk: written as safetensors, read from safetensors or a plain PyTorch file."""
 
 import os
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from fedwca.errors import UserError
+from fedwca.files import write_atomically
 from fedwca.models.domain_model import DomainModel
 from fedwca.models.states import copy_values, differences
 
@@ -67,18 +67,8 @@ def save_weights(
         name: value.cpu().clone(memory_format=torch.contiguous_format)
         for name, value in model.state_dict().items()
     }
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        safetensors.torch.save_file(state, temporary, metadata)
-        os.replace(temporary, path)
-    except (OSError, SafetensorError) as error:
-        raise UserError(
-            f"{path} cannot be written ({error}); choose a folder with room where you may write."
-        ) from error
-    finally:
-        if os.path.isfile(temporary):  # only after a failure: a success has renamed it
-            temporary.unlink()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, safetensors.torch.save(state, metadata))
 
 
 def _fill(

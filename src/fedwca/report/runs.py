@@ -1,12 +1,12 @@
 """Run folders as the reports see them: JSON only, so that reading them needs no PyTorch."""
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedwca.errors import UserError
+from fedwca.files import read_lines
 
 __all__ = ["RunView", "find_runs", "read_run"]
 
@@ -61,24 +61,29 @@ def read_run(path: Path) -> RunView:
         raise UserError(f"{path} is not a run folder: it has no config.json; see `fedwca list`")
     try:
         settings = json.loads(config.read_text(encoding="utf-8"))["settings"]
-    except (ValueError, KeyError):
-        raise UserError(f"{config} is damaged: delete {path} and run again") from None
-    return RunView(path, settings, tuple(_lines(path)), (path / "result.json").exists())
+        view = RunView(path, settings, tuple(_lines(path)), (path / "result.json").exists())
+        _ = (view.method, view.seed, view.rounds, view.accuracy, settings["data"]["benchmark"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"the files in {path} are damaged: move it away and run again") from None
+    return view
 
 
-def _lines(path: Path) -> Iterable[dict[str, Any]]:
-    results = path / "results.jsonl"
-    if not results.exists():
-        return
-    for text in results.read_text(encoding="utf-8", errors="replace").splitlines():
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """The result lines, the final one from its own file once the run is done."""
+    lines = read_lines(path / "results.jsonl")
+    result = path / "result.json"
+    if result.exists():
+        final = json.loads(result.read_text(encoding="utf-8"))
+        lines = [line for line in lines if line["round"] < final["round"]] + [final]
+    return lines
+
+
+def find_runs(root: Path) -> tuple[list[RunView], list[str]]:
+    """All runs below a folder by name, and a sentence for each that cannot be read."""
+    views, problems = [], []
+    for config in sorted(root.glob("*/config.json")):
         try:
-            yield json.loads(text)
-        except ValueError:  # the last line of a run that was cut short, or is being written
-            return
-
-
-def find_runs(root: Path) -> list[RunView]:
-    """All runs below a folder, by name."""
-    if not root.is_dir():
-        return []
-    return [read_run(config.parent) for config in sorted(root.glob("*/config.json"))]
+            views.append(read_run(config.parent))
+        except UserError as error:
+            problems.append(str(error))
+    return views, problems

@@ -68,7 +68,7 @@ def _accuracy(title: str, runs: list[RunView]) -> Grid:
 def _by_variant(runs: list[RunView]) -> list[tuple[str, list[RunView]]]:
     """Runs grouped by all settings but the seed, variants of a method named by what differs."""
     groups: dict[str, list[RunView]] = {}
-    for run in runs:
+    for run in {run.path.resolve(): run for run in runs}.values():
         groups.setdefault(repr(_flat(run)), []).append(run)
     variants: dict[str, list[dict[str, object]]] = {}
     for same in groups.values():
@@ -76,10 +76,14 @@ def _by_variant(runs: list[RunView]) -> list[tuple[str, list[RunView]]]:
     return [(_variant_name(same[0], variants[same[0].method]), same) for same in groups.values()]
 
 
+# Settings in which runs of one row may differ.
+_FREE = ("run.seed", "run.workers", "run.device", "run.checkpoint_every")
+
+
 def _flat(run: RunView) -> dict[str, object]:
-    """All settings but the run's own (its seed, its workers) by their full names."""
-    sections = {name: table for name, table in run.settings.items() if name != "run"}
-    return {f"{s}.{key}": value for s, table in sections.items() for key, value in table.items()}
+    """All settings that tell a variant, by their full names."""
+    flat = {f"{s}.{key}": v for s, table in run.settings.items() for key, v in table.items()}
+    return {name: value for name, value in flat.items() if name not in _FREE}
 
 
 def _variant_name(run: RunView, variants: list[dict[str, object]]) -> str:
