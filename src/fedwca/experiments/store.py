@@ -1,10 +1,11 @@
-"""The run folder: settings, one JSON line a round, checkpoints, at last a `done` marker.
+"""The run folder: settings, one JSON line a round, checkpoints, at last the result.
 
-config.json       the resolved settings
-clients.json      who holds which images
-results.jsonl     one line for each evaluated round
-checkpoint-N      server state and client memories after N rounds (safetensors); the last two
-result.json       the final line, written when the run is done
+- config.json         the resolved settings, and digests of what else the run reads
+- clients.json        who holds which images
+- source.safetensors  the source model
+- results.jsonl       one line for each evaluated round
+- checkpoint-N        server state and client memories after N rounds; the last two
+- result.json         the final line, written when the run is done
 """
 
 import json
