@@ -10,8 +10,10 @@ class UserError(Exception):
     """Something the user can put right; its text is one sentence that says how."""
 
 
-def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """The nearest known name as a question, or all of them to choose from."""
+def did_you_mean(word: object, known: Iterable[str], otherwise: str = "") -> str:
+    """The nearest known name as a question; where none is near, `otherwise` or all of them."""
     names = list(known)
     near = difflib.get_close_matches(str(word), names, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(names)}"
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return otherwise or f"choose from {', '.join(names)}"

@@ -145,14 +145,14 @@ def test_load_features_names_what_does_not_fit_and_changes_nothing(lenet: Domain
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"backbone": "resnt18"}, 'no backbone "resnt18"; did you mean "resnet18"?'),
+        ({"backbone": "resnt18"}, "no backbone 'resnt18': did you mean 'resnet18'?"),
         ({"backbone": "zzz"}, "choose one of lenet, resnet18, resnet50, mobilenet_v2, torchvision"),
-        ({"backbone": "keras:resnet50"}, 'no backbone "keras:resnet50"; did you mean "resnet50"?'),
+        ({"backbone": "keras:resnet50"}, "no backbone 'keras:resnet50': did you mean 'resnet50'?"),
         ({"classes": 1}, "classes is 1; set it to 2 or more."),
         ({"image_size": 0}, "image_size is 0; set it to 1 or more."),
         ({"bottleneck": 0}, "bottleneck is 0; set it to 1 or more."),
-        ({"classifier": "wn"}, 'no classifier "wn"; choose weight_norm or linear.'),
-        ({"stride_on": "conv3"}, 'no stride_on "conv3"; did you mean "conv'),
+        ({"classifier": "wn"}, "no classifier 'wn': choose from weight_norm, linear"),
+        ({"stride_on": "conv3"}, "no stride_on 'conv3': did you mean 'conv"),
     ],
 )
 def test_build_model_refuses_with_a_sentence(change: dict[str, Any], sentence: str) -> None:

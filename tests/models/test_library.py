@@ -147,11 +147,11 @@ def test_timm_gives_headless_networks() -> None:
     [
         (
             "torchvision:resnet_lik",
-            'no torchvision model "resnet_lik"; did you mean "resnet_like"?',
+            "no torchvision model 'resnet_lik': did you mean 'resnet_like'?",
         ),
-        ("torchvision:", "choose one that torchvision's list_models() names."),
-        ("timm:convnext_ato", 'no timm model "convnext_ato"; did you mean "convnext_atto"?'),
-        ("timm:zzz", "choose one that timm's list_models() names."),
+        ("torchvision:", "choose one that torchvision's list_models() names"),
+        ("timm:convnext_ato", "no timm model 'convnext_ato': did you mean 'convnext_atto'?"),
+        ("timm:zzz", "choose one that timm's list_models() names"),
         ("torchvision:fixed_size", "cannot read images of 32 pixels; set image_size"),
         ("torchvision:auxiliary", "does not give one feature vector per image"),
         ("torchvision:headless", "has no linear head to remove"),

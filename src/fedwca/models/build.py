@@ -4,12 +4,11 @@ from typing import Literal, get_args
 
 from torch import nn
 
-from fedwca.errors import UserError
+from fedwca.errors import UserError, did_you_mean
 from fedwca.models.backbone import StrideOn
 from fedwca.models.domain_model import DomainModel
 from fedwca.models.heads import Classifier, WeightNormClassifier, make_bottleneck
 from fedwca.models.registry import build_backbone
-from fedwca.models.unknown import unknown_name
 
 ClassifierKind = Literal["weight_norm", "linear"]
 
@@ -50,4 +49,4 @@ def _at_least(name: str, value: int, least: int) -> None:
 
 def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise unknown_name(name, value, choices, f"choose {' or '.join(choices)}")
+        raise UserError(f"there is no {name} {value!r}: {did_you_mean(value, choices)}")

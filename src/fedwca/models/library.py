@@ -12,9 +12,8 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from fedwca.errors import UserError
+from fedwca.errors import UserError, did_you_mean
 from fedwca.models.backbone import Backbone
-from fedwca.models.unknown import unknown_name
 
 
 class Library(NamedTuple):
@@ -29,9 +28,9 @@ def library_backbone(library: str, name: str, image_size: int) -> Backbone:
     module = _import(library)
     known = LIBRARIES[library].names(module)
     if name not in known:
-        raise unknown_name(
-            f"{library} model", name, known, f"choose one that {library}'s list_models() names"
-        )
+        choice = f"choose one that {library}'s list_models() names"
+        hint = did_you_mean(name, known, choice)
+        raise UserError(f"there is no {library} model {name!r}: {hint}")
     net = cast(Backbone, LIBRARIES[library].create(module, name))
     # Set on the library's own module: a wrapper would put its name before every weight's name.
     net.out_features = _dry_run(net, f"{library}:{name}", image_size)

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
+from fedwca.errors import UserError, did_you_mean
 from fedwca.models.backbone import Backbone, StrideOn
 from fedwca.models.lenet import LeNet
 from fedwca.models.library import LIBRARIES, library_backbone
 from fedwca.models.mobilenet import MobileNetV2
 from fedwca.models.resnet import resnet18, resnet50
-from fedwca.models.unknown import unknown_name
 
 # To add a backbone, write its file and give it a line: (image_size, stride_on) -> Backbone.
 BACKBONES: dict[str, Callable[[int, StrideOn], Backbone]] = {
@@ -26,5 +26,6 @@ def build_backbone(name: str, image_size: int, stride_on: StrideOn) -> Backbone:
     if name not in BACKBONES:
         prefixes = [f"{library}:NAME" for library in LIBRARIES]
         choice = f"choose one of {', '.join([*BACKBONES, *prefixes])}"
-        raise unknown_name("backbone", name, BACKBONES, choice)
+        hint = did_you_mean(name, BACKBONES, choice)
+        raise UserError(f"there is no backbone {name!r}: {hint}")
     return BACKBONES[name](image_size, stride_on)
