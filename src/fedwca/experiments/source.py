@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from fedwca.models import DomainModel, build_model, load_backbone, load_weights,
 __all__ = ["blank_model", "source_model", "train_source"]
 
 Note = Callable[[str], None]
+
+_SECONDS_BETWEEN_NOTES = 10
 
 
 def blank_model(experiment: Experiment, benchmark: Benchmark) -> DomainModel:
@@ -97,7 +100,7 @@ def _from_cache(
         except UserError:
             note(f"source model: {path} is damaged and is made anew")
     note(f"source model: training on {len(labeled)} images of {experiment.data.source}")
-    held_out = train_source(model, labeled, experiment.source, experiment.source_seed)
+    held_out = train_source(model, labeled, experiment.source, experiment.source_seed, note)
     if held_out is not None:
         note(f"source model: {held_out:.1%} on held-out source images")
     if not all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values()):
@@ -120,7 +123,11 @@ def _key(experiment: Experiment, benchmark: Benchmark, labeled: LabeledImages) -
 
 
 def train_source(
-    model: DomainModel, labeled: LabeledImages, config: SourceConfig, seed: int
+    model: DomainModel,
+    labeled: LabeledImages,
+    config: SourceConfig,
+    seed: int,
+    note: Note = lambda text: None,
 ) -> float | None:
     """Train by cross-entropy on labeled source images; the accuracy on those held back."""
     rng = torch.Generator().manual_seed(seed)
@@ -131,7 +138,11 @@ def train_source(
         raise UserError("the source domain needs at least two labeled images to train on")
     head = [*model.bottleneck.parameters(), *model.classifier.parameters()]
     optimizer = make_sgd(model.backbone.parameters(), head, config)
+    told = time.monotonic()
     for epoch in range(config.epochs):
+        if time.monotonic() - told > _SECONDS_BETWEEN_NOTES:
+            note(f"source model: {epoch} of {config.epochs} epochs done")
+            told = time.monotonic()
         set_rate(optimizer, config, epoch / config.epochs)
         _source_epoch(model, labeled, rows, config, optimizer, rng)
     return _accuracy(model, labeled, test) if kept_back else None
