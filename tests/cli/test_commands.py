@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from fedwca.cli import main
+from tiny_settings import TINY
 
 Fedwca = Callable[..., str]
 
@@ -31,19 +32,6 @@ def fedwca(
         return said.out
 
     return call
-
-
-TINY = [
-    "--set=data.benchmark=npz",
-    "--set=data.source=clean",
-    "--set=data.image_size=16",
-    "--set=data.clients_per_domain=2",
-    "--set=source.epochs=2",
-    "--set=training.rounds=2",
-    "--set=training.epochs=1",
-    "--set=training.batch_size=16",
-    "--set=run.workers=1",
-]
 
 
 def test_run_list_show_compare_and_run_again(fedwca: Fedwca, npz_folder: Path) -> None:

@@ -15,21 +15,13 @@ import pytest
 from federation import same
 from fedwca.engines.records import load_records
 from fedwca.methods import Record
+from tiny_settings import TINY
 
-SETTINGS = [
-    "--set=data.benchmark=npz",
-    "--set=data.source=clean",
-    "--set=data.image_size=16",
-    "--set=data.clients_per_domain=2",
-    "--set=source.epochs=2",
-    "--set=training.rounds=6",
-    "--set=training.epochs=3",
-    "--set=training.batch_size=16",
-]
+LONGER = ["--set=training.rounds=6", "--set=training.epochs=3"]
 
 
 def command(data: Path, place: Path, method: str, workers: int) -> list[str]:
-    settings = [*SETTINGS, f"--set=data.path={data}", f"--set=run.workers={workers}"]
+    settings = [*TINY, *LONGER, f"--set=data.path={data}", f"--set=run.workers={workers}"]
     folders = ["--runs", str(place / "runs"), "--cache", str(place / "cache")]
     return [sys.executable, "-m", "fedwca.cli", "run", *settings, "--method", method, *folders]
 
