@@ -17,7 +17,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Federated source-free domain adaptation: FedWCA and its rivals.",
 )
 data_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at the data.")
 app.add_typer(data_app, name="data")

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedwca.cli import main
 from fedwca.engines.records import save_records
 from fedwca.methods import Record
 from fedwca.report.runs import find_runs
@@ -23,17 +22,12 @@ GREY = np.zeros((3, 8, 8), np.uint8)
 
 
 @pytest.fixture
-def fedwca(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Fedwca:
-    """Run the command line in an empty folder; its exit code and what it said on stderr."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FEDWCA_CACHE", str(tmp_path / "cache"))
+def fedwca(invoke: Callable[..., Any]) -> Fedwca:
+    """A call's exit code, and what it said on stderr."""
 
     def call(*arguments: str) -> tuple[int, str]:
-        with pytest.raises(SystemExit) as stop:
-            main(list(arguments))
-        return int(str(stop.value.code)), capsys.readouterr().err
+        code, _, told = invoke(*arguments)
+        return code, told
 
     return call
 

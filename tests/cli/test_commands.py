@@ -6,30 +6,24 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
-from fedwca.cli import main
 from tiny_settings import TINY
 
 Fedwca = Callable[..., str]
 
 
 @pytest.fixture
-def fedwca(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Fedwca:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FEDWCA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("COLUMNS", "120")
+def fedwca(invoke: Callable[..., Any]) -> Fedwca:
+    """What a call that must end well said on stdout."""
 
     def call(*arguments: str) -> str:
-        with pytest.raises(SystemExit) as stop:
-            main(list(arguments))
-        said = capsys.readouterr()
-        assert stop.value.code == 0, said.err
-        return said.out
+        said = invoke(*arguments)
+        assert said.code == 0, said.err
+        return str(said.out)
 
     return call
 

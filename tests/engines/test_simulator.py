@@ -81,7 +81,7 @@ def _kill_a_worker(engine: Simulator) -> None:
     while time.monotonic() < deadline:
         executor = engine._pool._executor if engine._pool else None
         processes = list((executor._processes or {}).values()) if executor else []
-        if len(processes) == 2 and any(engine._pool._mailbox.glob("*-*")):  # type: ignore[union-attr]
+        if len(processes) == 2 and any(engine._pool._mailbox.folder.glob("worker-*")):  # type: ignore[union-attr]
             os.kill(processes[0].pid or 0, signal.SIGKILL)
             return
         time.sleep(0.001)

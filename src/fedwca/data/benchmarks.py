@@ -16,7 +16,7 @@ from fedwca.data.mini_digits_looks import SIDE
 from fedwca.data.partition import split_domain
 from fedwca.errors import UserError, did_you_mean
 
-__all__ = ["BENCHMARKS", "Benchmark", "Request", "load_benchmark"]
+__all__ = ["BENCHMARKS", "Benchmark", "Request", "check_benchmark", "load_benchmark"]
 
 
 @dataclass(frozen=True)
@@ -165,10 +165,15 @@ BENCHMARKS: dict[str, Callable[[Request], Benchmark]] = {
 }
 
 
-def load_benchmark(name: str, request: Request) -> Benchmark:
-    """The benchmark of that name, decoded or mapped from the cache."""
+def check_benchmark(name: str) -> None:
+    """Refuse a name that no benchmark has."""
     if name not in BENCHMARKS:
         raise UserError(f"there is no benchmark {name!r}: {did_you_mean(name, BENCHMARKS)}")
+
+
+def load_benchmark(name: str, request: Request) -> Benchmark:
+    """The benchmark of that name, decoded or mapped from the cache."""
+    check_benchmark(name)
     benchmark = BENCHMARKS[name](request)
     for domain, (_, labels) in benchmark.domains.items():
         if int(labels.max()) >= len(benchmark.classes):

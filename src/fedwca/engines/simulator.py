@@ -86,28 +86,59 @@ class Simulator:
 
 
 class _Parcel(NamedTuple):
-    """A record on its way: files of its models, each model written once however often sent."""
+    """A record on its way: the files of its models, and of its values."""
 
-    models: dict[str, str]
-    values: str
+    models: dict[str, Path]
+    values: Path
+
+
+class _Mailbox:
+    """A folder through which records go from process to process.
+
+    `sender` keeps the files of several senders apart.
+    """
+
+    def __init__(self, folder: Path, sender: str) -> None:
+        self.folder = folder
+        self._sender = sender
+        self._letters = 0
+
+    def post(self, record: Record, written: dict[int, Path]) -> _Parcel:
+        """Write a record; a model that is in `written` already is not written again."""
+        models = {}
+        for name, state in record.models.items():
+            if id(state) not in written:
+                written[id(state)] = self._write(Record({"": state}))
+            models[name] = written[id(state)]
+        return _Parcel(models, self._write(Record(values=record.values)))
+
+    def _write(self, record: Record) -> Path:
+        self._letters += 1
+        path = self.folder / f"{self._sender}-{self._letters}.safetensors"
+        save_records(path, {"": record}, durable=False)
+        return path
+
+
+def _open(parcel: _Parcel) -> Record:
+    models = {name: load_records(path)[""].models[""] for name, path in parcel.models.items()}
+    return Record(models, load_records(parcel.values)[""].values)
 
 
 class _Pool:
     """Worker processes with a `Site` each; records travel as files in a mailbox folder."""
 
     def __init__(self, site: Site, scratch: Path, workers: int) -> None:
-        self._mailbox = scratch
+        self._mailbox = _Mailbox(scratch, "server")
         self._workers = workers
         self._blob = pickle.dumps(site)
         self._executor: ProcessPoolExecutor | None = None
-        self._letters = 0
 
     def adapt(
         self, round: int, jobs: Mapping[Client, Job], order: list[Client]
     ) -> dict[Client, Adapted]:
-        written: dict[int, str] = {}
+        post, written = self._opened().post, dict[int, Path]()
         parcels = {
-            c.name: (self._post(job.message, written), self._post(job.memory, written))
+            c.name: (post(job.message, written), post(job.memory, written))
             for c, job in jobs.items()
         }
         answers = self._map(
@@ -120,9 +151,9 @@ class _Pool:
     def evaluate(
         self, models: Mapping[Client, Deployed], order: list[Client]
     ) -> dict[Client, Evaluation]:
-        written: dict[int, str] = {}
+        post, written = self._opened().post, dict[int, Path]()
         parcels = {
-            c.name: (self._post(Record({"": d.weights}), written), self._post(d.memory, written))
+            c.name: (post(Record({"": d.weights}), written), post(d.memory, written))
             for c, d in models.items()
         }
         scores = self._map(order, lambda pool, c: pool.submit(_evaluate, c.name, *parcels[c.name]))
@@ -156,35 +187,23 @@ class _Pool:
             "set run.workers to 1, or training.batch_size lower"
         )
 
+    def _opened(self) -> _Mailbox:
+        self._mailbox.folder.mkdir(parents=True, exist_ok=True)
+        return self._mailbox
+
     def _ready(self) -> ProcessPoolExecutor:
-        self._mailbox.mkdir(parents=True, exist_ok=True)
         if self._executor is None:
             self._executor = ProcessPoolExecutor(
                 self._workers,
                 # A forked child would inherit torch's thread pools in an unknown state.
                 mp_context=multiprocessing.get_context("spawn"),
                 initializer=_start_worker,
-                initargs=(self._blob, str(self._mailbox)),
+                initargs=(self._blob, self._mailbox.folder),
             )
         return self._executor
 
-    def _post(self, record: Record, written: dict[int, str]) -> _Parcel:
-        self._mailbox.mkdir(parents=True, exist_ok=True)
-        models = {}
-        for name, state in record.models.items():
-            if id(state) not in written:
-                self._letters += 1
-                path = self._mailbox / f"{self._letters}.safetensors"
-                save_records(path, {"": Record({"": state})}, durable=False)
-                written[id(state)] = str(path)
-            models[name] = written[id(state)]
-        self._letters += 1
-        path = self._mailbox / f"{self._letters}.safetensors"
-        save_records(path, {"": Record(values=record.values)}, durable=False)
-        return _Parcel(models, str(path))
-
     def _empty(self) -> None:
-        shutil.rmtree(self._mailbox, ignore_errors=True)
+        shutil.rmtree(self._mailbox.folder, ignore_errors=True)
 
     def _stop(self) -> None:
         """End the workers now; nobody waits for what they were doing."""
@@ -206,17 +225,16 @@ class _Pool:
 # --- in a worker process ----------------------------------------------------------------------
 
 _site: Site
-_mailbox: Path
-_letters = 0
+_mailbox: _Mailbox
 
 
-def _start_worker(blob: bytes, mailbox: str) -> None:
+def _start_worker(blob: bytes, folder: Path) -> None:
     global _site, _mailbox
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     threading.Thread(target=_die_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     _site = pickle.loads(blob)  # our own bytes, from the parent's memory
-    _mailbox = Path(mailbox)
+    _mailbox = _Mailbox(folder, f"worker-{os.getpid()}")
 
 
 def _die_with_parent() -> None:
@@ -231,27 +249,9 @@ def _adapt(
     name: str, round: int, message: _Parcel, memory: _Parcel
 ) -> tuple[_Parcel, _Parcel, Health]:
     adapted = _site.adapt(name, round, Job(_open(message), _open(memory)))
-    return _reply(adapted.reply), _reply(adapted.memory), adapted.health
+    reply, memory = (_mailbox.post(r, {}) for r in (adapted.reply, adapted.memory))
+    return reply, memory, adapted.health
 
 
 def _evaluate(name: str, weights: _Parcel, memory: _Parcel) -> Evaluation:
     return _site.evaluate(name, Deployed(_open(weights).models[""], _open(memory)))
-
-
-def _reply(record: Record) -> _Parcel:
-    global _letters
-    _letters += 1
-    path = _mailbox / f"{os.getpid()}-{_letters}.safetensors"
-    save_records(path, {"": record}, durable=False)
-    return _Parcel({name: str(path) for name in record.models}, str(path))
-
-
-def _open(parcel: _Parcel) -> Record:
-    opened = {
-        path: load_records(Path(path))[""] for path in {*parcel.models.values(), parcel.values}
-    }
-    models = {
-        name: opened[path].models.get(name) or opened[path].models[""]
-        for name, path in parcel.models.items()
-    }
-    return Record(models, opened[parcel.values].values)

@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from fedwca.data import BENCHMARKS
+from fedwca.data.benchmarks import check_benchmark
 from fedwca.errors import UserError, did_you_mean
 from fedwca.experiments.defaults import defaults
 from fedwca.methods import METHODS, Method, Training
@@ -158,10 +158,7 @@ def resolve(settings: Mapping[str, Any], overrides: Sequence[tuple[str, Any]] = 
     data = given.setdefault("data", {})
     benchmark = str(data.get("benchmark", "mini-digits"))
     method = dict(given.get("method", {}))
-    if benchmark not in BENCHMARKS:
-        raise UserError(
-            f"there is no benchmark {benchmark!r}: {did_you_mean(benchmark, BENCHMARKS)}"
-        )
+    check_benchmark(benchmark)
     name = str(method.pop("name", "fedwca"))
     if name not in METHODS:
         raise UserError(f"there is no method {name!r}: {did_you_mean(name, METHODS)}")

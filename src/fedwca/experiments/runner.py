@@ -35,13 +35,13 @@ def run_experiment(
         if RunFolder(path).done:
             return RunFolder(path)  # the data may be gone by now, the result stands
         raise
+    if RunFolder(path).done:
+        return RunFolder.open(path, experiment.settings(), identity)
     clients = benchmark.clients(
         experiment.data.source, experiment.data.clients_per_domain, experiment.run.seed
     )
     model = blank_model(experiment, benchmark)
     with RunFolder.open(path, experiment.settings(), identity) as folder:
-        if folder.done:
-            return folder
         folder.clean()
         folder.write_json("clients.json", _who_holds_what(clients, benchmark))
         kept = folder.path / "source.safetensors"
