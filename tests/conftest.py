@@ -6,18 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from fedwca.data.augment import DIGITS
-from fedwca.data.benchmarks import Benchmark
+from fedwca.data.domains import Benchmark, Domain
 from fedwca.data.images import ClientData, UnlabeledImages
+from fedwca.data.partition import Partition
 from fedwca.experiments.config import SourceConfig
 from fedwca.experiments.source import train_source
 from fedwca.models import DomainModel, build_model
 
 SIDE = 16
 CLASSES = ("bar", "post", "square")
-Domain = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
 def draw_domain(seed: int, count: int, ink: float, ground: float, noise: float) -> Domain:
@@ -31,7 +30,7 @@ def draw_domain(seed: int, count: int, ink: float, ground: float, noise: float) 
         height, width = ((3, 9), (9, 3), (7, 7))[label]
         image[top : top + height, left : left + width] = ink
     images += rng.normal(0, noise, images.shape)
-    return np.clip(images * 255, 0, 255).astype(np.uint8), labels.astype(np.int64)
+    return Domain(np.clip(images * 255, 0, 255).astype(np.uint8), labels.astype(np.int64))
 
 
 @pytest.fixture(scope="session")
@@ -74,7 +73,7 @@ def new_model(_trained_source: DomainModel) -> Callable[[], DomainModel]:
 @pytest.fixture(scope="session")
 def tiny_clients(tiny_benchmark: Benchmark) -> list[ClientData]:
     """Two domains, two clients each."""
-    return tiny_benchmark.clients("clean", per_domain=2, seed=0)
+    return tiny_benchmark.clients("clean", Partition(2), seed=0)
 
 
 @pytest.fixture
@@ -87,9 +86,9 @@ def one_image_client(tiny_clients: list[ClientData]) -> ClientData:
 @pytest.fixture
 def one_class_client(tiny_benchmark: Benchmark) -> ClientData:
     """A client none of whose images is of the last two classes."""
-    images, labels = tiny_benchmark.domains["dim"]
-    rows = np.flatnonzero(labels == 0)
-    only = UnlabeledImages(images, rows, tiny_benchmark.transform)
+    dim = tiny_benchmark.domains["dim"]
+    rows = np.flatnonzero(dim.labels == 0)
+    only = UnlabeledImages(dim.images, rows, tiny_benchmark.transform)
     return ClientData("single/0", "single", only, None, None)
 
 
@@ -98,6 +97,6 @@ def npz_folder(tmp_path: Path, tiny_benchmark: Benchmark) -> Path:
     """The tiny benchmark as files that the command line can read."""
     folder = tmp_path / "data"
     folder.mkdir()
-    for name, (images, labels) in tiny_benchmark.domains.items():
-        np.savez(folder / f"{name}.npz", images=images, labels=labels)
+    for name, domain in tiny_benchmark.domains.items():
+        np.savez(folder / f"{name}.npz", images=domain.images, labels=domain.labels)
     return folder

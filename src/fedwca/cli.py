@@ -218,7 +218,10 @@ def compare(
         _warn(problems)
     grids = accuracy_grid(views)
     if not grids:
-        raise UserError(f"there is nothing to compare in {runs}: no run has an accuracy yet")
+        raise UserError(
+            f"there is nothing to compare in {runs}: no run has labels and an accuracy; "
+            "`fedwca show RUN` shows what else it has"
+        )
     for grid in grids:
         if markdown:
             print(f"{grid.title}\n\n{as_markdown(grid)}\n")
@@ -226,38 +229,86 @@ def compare(
             _print_grid(grid)
 
 
+Folder = Annotated[
+    str, typer.Argument(show_default=False, help="a folder, or mini-digits, which has no files")
+]
+BenchmarkName = Annotated[
+    str | None,
+    typer.Option("--benchmark", help="what the folder holds; told by its files if not given"),
+]
+
+
+@data_app.command()
+def check(folder: Folder, benchmark: BenchmarkName = None, cache: Cache = None) -> None:
+    """Count images, classes and sizes, and say what is missing or cannot be read.
+
+    Every image is decoded for that, and kept in the cache for runs.
+
+    Example: fedwca data check my-images
+    """
+    from fedwca.data.check import next_step, overview
+    from fedwca.report.tables import Grid
+
+    path, loaded = _load_folder(folder, benchmark, cache)
+    header, rows = overview(loaded)
+    classes = f"{len(loaded.classes)} classes" if loaded.classes else "no class known"
+    _print_grid(Grid(f"{folder}: {loaded.name}, {classes}", header, rows))
+    for name, domain in loaded.domains.items():
+        for file, reason in domain.broken:
+            out.print(f"broken: {name}: {file}: {reason}", **_PLAIN)
+    _warn(list(loaded.warnings))
+    out.print(f"\n{next_step(loaded, path)}", **_PLAIN)
+
+
+_PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+
+
 @data_app.command()
 def preview(
-    benchmark: Annotated[
-        str, typer.Argument(show_default=False, help="name of a benchmark (mini-digits)")
-    ] = "mini-digits",
+    folder: Folder = "mini-digits",
     output: Annotated[
         Path, typer.Option("--output", "-o", show_default=False, help="PNG to write (preview.png)")
     ] = Path("preview.png"),
-    path: Annotated[Path | None, typer.Option("--path", help="folder of its files")] = None,
+    benchmark: BenchmarkName = None,
     per_class: Annotated[
         int, typer.Option("--per-class", show_default=False, help="images of a class (8)")
     ] = 8,
     cache: Cache = None,
 ) -> None:
-    """Write a contact sheet of a benchmark's domains.
+    """Write a contact sheet: some images of every domain and class.
 
-    Example: fedwca data preview mini-digits -o digits.png
+    Example: fedwca data preview my-images -o sheet.png
     """
-    from fedwca.data import Request, default_cache, load_benchmark
     from fedwca.data.preview import contact_sheet
 
-    if per_class < 1:
-        raise UserError("--per-class must be at least 1")
-    loaded = load_benchmark(benchmark, Request(path, cache or default_cache()))
+    if not 1 <= per_class <= 100:
+        raise UserError("--per-class must be at least 1 and at most 100")
+    if output.suffix.lower() != ".png":
+        raise UserError(f"the sheet is a PNG: call it {output.with_suffix('.png')}")
+    _, loaded = _load_folder(folder, benchmark, cache)
     domains = {
-        name: (images, labels if (labels >= 0).all() else None)
-        for name, (images, labels) in loaded.domains.items()
+        name: (domain.images, domain.labels if (domain.labels >= 0).any() else None)
+        for name, domain in loaded.domains.items()
     }
     sheet = contact_sheet(domains, loaded.classes, per_class=per_class)
     output.parent.mkdir(parents=True, exist_ok=True)
     sheet.save(output, format="PNG")
-    out.print(f"Wrote {output} ({sheet.width}×{sheet.height}).", markup=False, highlight=False)
+    _warn(list(loaded.warnings))
+    out.print(f"Wrote {output} ({sheet.width}×{sheet.height}).", **_PLAIN)
+
+
+def _load_folder(folder: str, benchmark: str | None, cache: Path | None) -> tuple[Path | None, Any]:
+    """A benchmark by its folder, or by its name where it has no files (then None and it)."""
+    from fedwca.data import BENCHMARKS, Request, default_cache, load_benchmark, recognise
+    from fedwca.experiments.defaults import defaults
+    from fedwca.progress_display import display_for
+
+    without_files = [name for name, loader in BENCHMARKS.items() if loader.looks_like is None]
+    path = None if folder in without_files else Path(folder).expanduser()
+    name = benchmark or (folder if path is None else recognise(path))
+    size = defaults(name, "", "").get("data", {}).get("image_size", 32)
+    request = Request(path, cache or default_cache(), image_size=size)
+    return path, load_benchmark(name, request, display_for(out).note)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

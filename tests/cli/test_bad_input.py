@@ -78,10 +78,10 @@ def test_missing_data(fedwca: Fedwca, npz_folder: Path, tmp_path: Path) -> None:
     refused(run_tiny(fedwca, tmp_path / "none"), "is not a folder: set data.path")
     (tmp_path / "empty").mkdir()
     refused(run_tiny(fedwca, tmp_path / "empty"), "no .npz file")
-    refused(run_tiny(fedwca, npz_folder, "--set=data.source=cleen"), "set data.source to one of")
+    refused(run_tiny(fedwca, npz_folder, "--set=data.source=cleen"), "did you mean 'clean'")
     refused(fedwca("run", "--set=data.benchmark=digit-five"), "set data.path to their folder")
     digits = ("--set=data.benchmark=digit-five", f"--set=data.path={npz_folder}")
-    refused(fedwca("run", *digits), "mnist.npz does not exist")
+    refused(fedwca("run", *digits), "put", "mnist.npz")
 
 
 def test_a_nan_image_is_named(fedwca: Fedwca, npz_folder: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_label_beyond_the_classes(fedwca: Fedwca, tmp_path: Path) -> None:
     for name in ("mnist", "svhn", "mnist_m", "usps", "synth"):
         np.savez(tmp_path / f"{name}.npz", images=GREY, labels=np.array([0, 1, 255], np.uint8))
     digits = ("--set=data.benchmark=digit-five", f"--set=data.path={tmp_path}")
-    refused(fedwca("run", *digits), "has the label 255", "number them 0 to 9")
+    refused(fedwca("run", *digits), "has the label 255", "0..9")
 
 
 def test_a_damaged_cache_is_made_anew(fedwca: Fedwca, npz_folder: Path, tmp_path: Path) -> None:
@@ -265,8 +265,8 @@ def test_a_client_with_one_image_and_an_empty_class(fedwca: Fedwca, npz_folder: 
     np.savez(npz_folder / "noisy.npz", images=images, labels=np.zeros(40, int))
     assert run_tiny(fedwca, npz_folder) == (0, "")
     last = find_runs(Path("runs"))[0][0].last
-    assert last["clients"]["dim/0"]["accuracy"] is None
-    assert last["clients"]["noisy/0"]["accuracy"] is not None
+    assert last["clients"]["dim"]["accuracy"] is None
+    assert last["clients"]["noisy"]["accuracy"] is not None
 
 
 def test_clients_without_labels_get_health_instead_of_accuracy(

@@ -59,13 +59,15 @@ def test_list_of_nothing_says_how_to_begin(fedwca: Fedwca) -> None:
 
 
 def test_preview_writes_a_contact_sheet(fedwca: Fedwca, npz_folder: Path) -> None:
-    said = fedwca("data", "preview", "npz", "--path", str(npz_folder), "-o", "sheets/s.png")
+    said = fedwca("data", "preview", str(npz_folder), "-o", "sheets/s.png")
     assert "Wrote sheets/s.png" in said
     with Image.open("sheets/s.png") as sheet:
         assert sheet.width > 200
 
 
-@pytest.mark.parametrize("command", ["run", "resume", "list", "show", "compare", "data preview"])
+@pytest.mark.parametrize(
+    "command", ["run", "resume", "list", "show", "compare", "data check", "data preview"]
+)
 def test_every_command_explains_itself(fedwca: Fedwca, command: str) -> None:
     assert "Usage:" in fedwca(*command.split(), "--help")
 

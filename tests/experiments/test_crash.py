@@ -82,7 +82,13 @@ def test_ctrl_c_stops_soon_leaves_no_process_and_can_be_resumed(
 ) -> None:
     long = [*command(npz_folder, tmp_path, "fedavg", 2), "--set=training.rounds=400"]
     process = subprocess.Popen(
-        long, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, text=True
+        long,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+        # A shell's background job ignores Ctrl-C, and would hand that down to us.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob("runs/*/checkpoint-*")) and time.monotonic() < deadline:

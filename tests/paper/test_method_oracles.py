@@ -1,4 +1,4 @@
-"""facts.md's oracles at the level of whole methods: exact, bit for bit where they can be."""
+"""Oracles at the level of whole methods: exact, bit for bit where they can be."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,8 +12,9 @@ from federation import Log, final_models, run, same
 from fedwca.core.params import State, clone, distance, mix
 from fedwca.core.snd import soft_neighborhood_density
 from fedwca.core.weights import alignment, cluster_weights
-from fedwca.data.benchmarks import Benchmark
+from fedwca.data.domains import Benchmark
 from fedwca.data.images import ClientData
+from fedwca.data.partition import Partition
 from fedwca.methods import METHODS, Client, Training
 from fedwca.methods.fedavg import FedAvg
 from fedwca.methods.fedwca import FedWCA
@@ -287,19 +288,19 @@ def test_poisoned_training_labels_change_nothing(
     new_model: NewModel, tiny_benchmark: Benchmark, name: str, tmp_path: Path
 ) -> None:
     poisoned = {}
-    for domain, (images, labels) in tiny_benchmark.domains.items():
-        wrong = labels.copy()
-        for client in tiny_benchmark.clients("clean", 2, 0):
-            if client.domain == domain:
+    for name_of_domain, domain in tiny_benchmark.domains.items():
+        wrong = domain.labels.copy()
+        for client in tiny_benchmark.clients("clean", Partition(2), 0):
+            if client.domain == name_of_domain:
                 wrong[client.train.index] = (wrong[client.train.index] + 1) % 3
-        poisoned[domain] = (images, wrong)
+        poisoned[name_of_domain] = replace(domain, labels=wrong)
     twin = replace(tiny_benchmark, domains=poisoned)
-    assert not np.array_equal(twin.domains["dim"][1], tiny_benchmark.domains["dim"][1])
+    assert not np.array_equal(twin.domains["dim"].labels, tiny_benchmark.domains["dim"].labels)
     method = METHODS[name](training=TRAINING)  # type: ignore[call-arg]
-    a = run(method, new_model(), tiny_benchmark.clients("clean", 2, 0))
-    b = run(method, new_model(), twin.clients("clean", 2, 0))
+    a = run(method, new_model(), tiny_benchmark.clients("clean", Partition(2), 0))
+    b = run(method, new_model(), twin.clients("clean", Partition(2), 0))
     assert [line["accuracy"] for line in a.lines] == [line["accuracy"] for line in b.lines]
-    clients = tiny_benchmark.clients("clean", 2, 0)
+    clients = tiny_benchmark.clients("clean", Partition(2), 0)
     first, second = final_models(a, method, clients), final_models(b, method, clients)
     assert all(same(first[name], second[name]) for name in first)
 

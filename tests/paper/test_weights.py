@@ -76,7 +76,7 @@ def test_softmax_weights_by_hand() -> None:
     ("gap", "share"), [(0.01, 0.55), (0.05, 0.73), (0.1, 0.88), (0.2, 0.98), (0.5, 0.99995)]
 )
 def test_the_papers_temperature_makes_beta_steep(gap: float, share: float) -> None:
-    # facts.md, section 3; 1 / (1 + exp(-gap/.05))
+    # 1 / (1 + exp(-gap/.05))
     beta = softmax_weights(exact(gap, 0.0), 0.05)
     digits = 5 if share > 0.99 else 2
     assert round(float(beta[0]), digits) == share

@@ -4,8 +4,6 @@ Shenaj et al.: Learning Across Domains and Devices, WACV 2023. The server cluste
 """
 
 import torch
-from sklearn.cluster import KMeans
-from sklearn.metrics import silhouette_score
 from torch import Tensor
 
 __all__ = ["amplitude_style", "style_clusters"]
@@ -35,6 +33,10 @@ def amplitude_style(images: Tensor, band: float = 0.05) -> Tensor:
 
 def style_clusters(styles: Tensor, seed: int = 0) -> Tensor:
     """[K] clusters by K-means, with the number of clusters that has the best silhouette."""
+    # Here, since importing them takes longer than importing all the rest, and few runs need them.
+    from sklearn.cluster import KMeans
+    from sklearn.metrics import silhouette_score
+
     count = len(styles)
     best, best_score = torch.zeros(count, dtype=torch.int64), -1.0
     points = styles.to(torch.float64).numpy()

@@ -1,150 +1,109 @@
-"""The benchmarks by name. A new one is a function and a line in `BENCHMARKS`."""
+"""The benchmarks by name. A new one is a file with a loader, and a line in `BENCHMARKS`."""
 
+import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedwca.data.arrays import UNLABELED, fingerprint, read_folder, read_npz
-from fedwca.data.augment import DIGITS, Transform
-from fedwca.data.cache import Arrays, Cached, cached_arrays
-from fedwca.data.images import ClientData, LabeledImages, UnlabeledImages
-from fedwca.data.mini_digits import CLASSES, make_mini_digits
-from fedwca.data.mini_digits_looks import SIDE
-from fedwca.data.partition import split_domain
+from fedwca.data.cache import stored_domain
+from fedwca.data.digit_five import digit_five, looks_like_digit_five
+from fedwca.data.domains import Benchmark, Domain
+from fedwca.data.mini_digits import mini_digits
+from fedwca.data.npz import looks_like_npz, npz
+from fedwca.data.office31 import looks_like_office31, office31
+from fedwca.data.office_home import looks_like_office_home, office_home
+from fedwca.data.own_images import looks_like_images, own_images
+from fedwca.data.pacs import looks_like_pacs, pacs
+from fedwca.data.raw import UNLABELED, Found, Request
 from fedwca.errors import UserError, did_you_mean
 
-__all__ = ["BENCHMARKS", "Benchmark", "Request", "check_benchmark", "load_benchmark"]
+__all__ = ["BENCHMARKS", "Loader", "check_benchmark", "load_benchmark", "recognise"]
+
+Note = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Request:
-    """What to load: where the files are (if any), and how much of them."""
+class Loader(NamedTuple):
+    """How a benchmark is found, and how its folder is told from others (None: it has no files).
 
-    path: Path | None
-    cache: Path
-    image_size: int = 32
-    images_per_domain: int = 0  # 0: all
-    seed: int = 0
-
-
-@dataclass(frozen=True)
-class Benchmark:
-    """Domains of one classification task, and how their pixels become network input.
-
-    `digests` tell whether a domain's content is still what it was.
+    `find` may rely on `request.path` being a folder, if the benchmark has files.
     """
 
-    name: str
-    classes: tuple[str, ...]
-    domains: Arrays
-    transform: Transform
-    digests: dict[str, str] = field(default_factory=dict)
-
-    def source(self, domain: str) -> LabeledImages:
-        """All images of the source domain, with labels."""
-        images, labels = self._domain(domain)
-        rows = np.flatnonzero(labels != UNLABELED)
-        if len(rows) == 0:
-            raise UserError(
-                f"domain {domain!r} has no labels, so no source model can be trained on it: "
-                "choose a labeled domain as data.source"
-            )
-        return self._labeled(images, labels, rows)
-
-    def clients(self, source: str, per_domain: int, seed: int) -> list[ClientData]:
-        """Clients of every domain but the source, each domain dealt out i.i.d."""
-        self._domain(source)
-        clients = []
-        for number, (domain, (images, labels)) in enumerate(self.domains.items()):
-            if domain == source:
-                continue
-            for place, split in enumerate(
-                split_domain(domain, len(images), per_domain, (seed, number))
-            ):
-                clients.append(
-                    ClientData(
-                        name=f"{domain}/{place}",
-                        domain=domain,
-                        train=UnlabeledImages(images, split.train, self.transform),
-                        validation=self._scored(images, labels, split.validation),
-                        test=self._scored(images, labels, split.test),
-                    )
-                )
-        if not clients:
-            raise UserError(
-                f"benchmark {self.name!r} has no domain beside the source {source!r}: "
-                "add at least one target domain"
-            )
-        return clients
-
-    def _domain(self, name: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        if name not in self.domains:
-            raise UserError(
-                f"benchmark {self.name!r} has no domain {name!r}: "
-                f"set data.source to one of {', '.join(self.domains)}"
-            )
-        return self.domains[name]
-
-    def _labeled(
-        self, images: NDArray[np.uint8], labels: NDArray[np.int64], rows: NDArray[np.int64]
-    ) -> LabeledImages:
-        return LabeledImages(UnlabeledImages(images, rows, self.transform), labels[rows])
-
-    def _scored(
-        self, images: NDArray[np.uint8], labels: NDArray[np.int64], rows: NDArray[np.int64]
-    ) -> LabeledImages | None:
-        rows = rows[labels[rows] != UNLABELED]
-        return self._labeled(images, labels, rows) if len(rows) else None
+    find: Callable[[Request], Found]
+    looks_like: Callable[[Path], bool] | None
 
 
-def mini_digits(request: Request) -> Benchmark:
-    """Five domains of digits made from what the dependencies carry."""
-    if request.image_size != SIDE:
-        raise UserError(f"mini-digits has images of {SIDE} pixels: set data.image_size to {SIDE}")
-    key = {"benchmark": "mini-digits", "version": 3, "seed": request.seed}
-    arrays, digests = cached_arrays(request.cache, key, lambda: make_mini_digits(request.seed))
-    limit = request.images_per_domain or None
-    kept = {name: (images[:limit], labels[:limit]) for name, (images, labels) in arrays.items()}
-    return Benchmark("mini-digits", CLASSES, kept, DIGITS, digests)
+# In the order in which `recognise` tries them: what fits anything comes last.
+BENCHMARKS: dict[str, Loader] = {
+    "mini-digits": Loader(mini_digits, None),
+    "digit-five": Loader(digit_five, looks_like_digit_five),
+    "pacs": Loader(pacs, looks_like_pacs),
+    "office-home": Loader(office_home, looks_like_office_home),
+    "office-31": Loader(office31, looks_like_office31),
+    "npz": Loader(npz, looks_like_npz),
+    "images": Loader(own_images, looks_like_images),
+}
 
 
-DIGIT_FIVE = ("mnist", "svhn", "mnist_m", "usps", "synth")
+def check_benchmark(name: str) -> None:
+    """Refuse a name that no benchmark has."""
+    if name not in BENCHMARKS:
+        raise UserError(f"there is no benchmark {name!r}: {did_you_mean(name, BENCHMARKS)}")
 
 
-def digit_five(request: Request) -> Benchmark:
-    """Digit-Five from `<domain>.npz` files."""
-    folder = _needs_path("digit-five", request)
-    files = {name: folder / f"{name}.npz" for name in DIGIT_FIVE}
-
-    def read() -> Arrays:
-        size, limit = request.image_size, request.images_per_domain
-        arrays = {name: read_npz(f, size, limit, request.seed) for name, f in files.items()}
-        for name in ("svhn", "synth"):  # their files call the digit 0 by the label 10
-            images, labels = arrays[name]
-            arrays[name] = (images, np.where(labels == 10, 0, labels))
-        return arrays
-
-    arrays, digests = _from_files("digit-five", request, list(files.values()), read)
-    return Benchmark("digit-five", CLASSES, arrays, DIGITS, digests)
-
-
-def npz(request: Request) -> Benchmark:
-    """Anybody's own task: a folder with one `<domain>.npz` for each domain."""
-    folder = _needs_path("npz", request)
-    arrays, digests = _from_files(
-        "npz",
-        request,
-        sorted(folder.glob("*.npz")),
-        lambda: read_folder(folder, request.image_size, request.images_per_domain, request.seed),
+def recognise(path: Path) -> str:
+    """The name of the benchmark whose files lie in a folder."""
+    _check_folder(path, "give the folder of a benchmark or of your images")
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise UserError(f"the folder {path} may not be read: change its permissions")
+    for name, loader in BENCHMARKS.items():
+        if loader.looks_like is not None and loader.looks_like(path):
+            return name
+    raise UserError(
+        f"{path} holds no images that fedwca knows how to read: expected domain/class/*.jpg, "
+        "client/*.jpg, <domain>.npz or the files of Digit-Five"
     )
-    classes = _count_classes(folder, [labels for _, labels in arrays.values()])
-    return Benchmark("npz", tuple(str(m) for m in range(classes)), arrays, DIGITS, digests)
 
 
-def _count_classes(folder: Path, labels: list[NDArray[np.int64]]) -> int:
+def load_benchmark(name: str, request: Request, note: Note = lambda text: None) -> Benchmark:
+    """The benchmark of that name, decoded or mapped from the cache."""
+    check_benchmark(name)
+    loader = BENCHMARKS[name]
+    if loader.looks_like is not None:
+        _check_path(name, request)
+    found = loader.find(request)
+    stored = {raw.name: stored_domain(raw, request, note) for raw in found.domains}
+    domains = {name: domain for name, domain in stored.items() if len(domain)}
+    if not domains:
+        raise UserError(f"no image in {request.path} can be read: {_first_broken(stored)}")
+    classes = found.classes
+    if classes is None:
+        classes = _numbered_classes(request, domains)
+    _check_labels(name, domains, classes)
+    warnings = (*found.warnings, *_broken_sentences(stored))
+    return Benchmark(name, classes, domains, found.transform, warnings)
+
+
+def _check_path(name: str, request: Request) -> None:
+    if request.path is None:
+        raise UserError(f"benchmark {name!r} needs its files: set data.path to their folder")
+    _check_folder(request.path, f"set data.path to the folder of {name!r}")
+
+
+def _check_folder(path: Path, advice: str) -> None:
+    if not path.is_dir():
+        unpack = " (unpack it first)" if path.is_file() else ""
+        raise UserError(f"{path} is not a folder{unpack}: {advice}")
+
+
+def _numbered_classes(request: Request, domains: dict[str, Domain]) -> tuple[str, ...]:
+    count = _count_classes(request.path, [domain.labels for domain in domains.values()])
+    return tuple(str(m) for m in range(count))
+
+
+def _count_classes(folder: Path | None, labels: list[NDArray[np.int64]]) -> int:
     """Highest label + 1; a few gaps are classes that nobody holds, many are a mistake."""
     present = {int(label) for part in labels for label in np.unique(part)} - {UNLABELED}
     top = max(present, default=-1)
@@ -158,49 +117,33 @@ def _count_classes(folder: Path, labels: list[NDArray[np.int64]]) -> int:
     return top + 1
 
 
-BENCHMARKS: dict[str, Callable[[Request], Benchmark]] = {
-    "mini-digits": mini_digits,
-    "digit-five": digit_five,
-    "npz": npz,
-}
-
-
-def check_benchmark(name: str) -> None:
-    """Refuse a name that no benchmark has."""
-    if name not in BENCHMARKS:
-        raise UserError(f"there is no benchmark {name!r}: {did_you_mean(name, BENCHMARKS)}")
-
-
-def load_benchmark(name: str, request: Request) -> Benchmark:
-    """The benchmark of that name, decoded or mapped from the cache."""
-    check_benchmark(name)
-    benchmark = BENCHMARKS[name](request)
-    for domain, (_, labels) in benchmark.domains.items():
-        if int(labels.max()) >= len(benchmark.classes):
+def _check_labels(name: str, domains: dict[str, Domain], classes: tuple[str, ...]) -> None:
+    for domain, stored in domains.items():
+        if int(stored.labels.max()) >= len(classes):
             raise UserError(
-                f"domain {domain!r} has the label {labels.max()}, but {name!r} has "
-                f"{len(benchmark.classes)} classes: number them 0 to {len(benchmark.classes) - 1}"
+                f"domain {domain!r} has the label {stored.labels.max()}, but {name!r} has "
+                f"{len(classes)} classes: number them 0 to {len(classes) - 1}"
             )
-    return benchmark
 
 
-def _needs_path(name: str, request: Request) -> Path:
-    if request.path is None:
-        raise UserError(f"benchmark {name!r} needs its files: set data.path to their folder")
-    if not request.path.is_dir():
-        raise UserError(f"{request.path} is not a folder: set data.path to the folder of {name!r}")
-    return request.path
+_NAMED = 3  # broken files named in one sentence; `fedwca data check` names all
 
 
-def _from_files(
-    name: str, request: Request, files: list[Path], read: Callable[[], Arrays]
-) -> Cached:
-    key = {
-        "benchmark": name,
-        "files": fingerprint(files),
-        "size": request.image_size,
-        "limit": request.images_per_domain,
-        "seed": request.seed,
-        "version": 1,
-    }
-    return cached_arrays(request.cache, key, read)
+def _broken_sentences(domains: dict[str, Domain]) -> list[str]:
+    sentences = []
+    for name, domain in domains.items():
+        broken = domain.broken
+        if broken:
+            named = ", ".join(f"{file} ({reason})" for file, reason in broken[:_NAMED])
+            more = f", and {len(broken) - _NAMED} more" if len(broken) > _NAMED else ""
+            fate = "are skipped" if len(domain) else "the domain is left out"
+            sentences.append(
+                f"{name}: {len(broken)} of {len(domain) + len(broken):,} images cannot be read, "
+                f"{fate}: {named}{more}"
+            )
+    return sentences
+
+
+def _first_broken(domains: dict[str, Domain]) -> str:
+    file, reason = next(iter(domains.values())).broken[0]
+    return f"of {file}, for one, {reason}; replace the files, or set data.path to others"

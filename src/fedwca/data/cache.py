@@ -1,20 +1,38 @@
-"""Decode once: images kept as memory-mapped uint8 arrays in a cache folder."""
+"""Decode once: every domain kept as a memory-mapped uint8 array in a cache folder.
+
+An entry is named by the content of the files it was made from, by size and by draw. Reading all
+files to find that name would cost seconds at every start, so a note beside the entries says which
+content files of these names, sizes and times had when they were last read.
+Files that cannot be read get no such note: they may be readable the next time.
+"""
 
 import hashlib
+import io
 import json
 import os
-from collections.abc import Callable, Mapping
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO
 
 import numpy as np
+from filelock import FileLock
 from numpy.typing import NDArray
 
-from fedwca.files import write_atomically
+from fedwca.data.domains import Domain
+from fedwca.data.raw import Broken, Picture, RawDomain, Request
+from fedwca.files import file_digest, write_atomically
 
-__all__ = ["Arrays", "Cached", "cached_arrays", "default_cache", "digest"]
+__all__ = ["default_cache", "stored_domain"]
 
-Arrays = dict[str, tuple[NDArray[np.uint8], NDArray[np.int64]]]  # domain → images, labels
+Note = Callable[[str], None]
+
+_UNREADABLE = "unreadable"
+_FORMAT = 3  # another number, and everything is decoded anew
+_SECONDS_BETWEEN_NOTES = 10
+_DAMAGED = (OSError, ValueError, EOFError, KeyError, TypeError, AttributeError)
 
 
 def default_cache() -> Path:
@@ -24,65 +42,189 @@ def default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fedwca"
 
 
-class Cached(NamedTuple):
-    """Images and labels by domain, and a digest of each domain's content."""
+def stored_domain(raw: RawDomain, request: Request, note: Note = lambda text: None) -> Domain:
+    """The decoded domain, made only if the cache does not hold it.
 
-    arrays: Arrays
-    digests: dict[str, str]
-
-
-def cached_arrays(cache: Path, key: Mapping[str, object], make: Callable[[], Arrays]) -> Cached:
-    """The arrays that `key` stands for, made by `make` only if the cache does not hold them.
-
-    Images come back as read-only memory maps. An entry that was cut short is made anew.
+    Its images are a read-only memory map. An entry that was cut short or damaged is made anew.
+    A domain of which nothing can be read comes back without images.
     """
-    name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
-    folder = cache / "images" / name
+    folder = request.cache / "images" / _content_name(raw, request)
     try:
-        return _read(folder)
-    except (OSError, ValueError, EOFError, KeyError, TypeError, AttributeError):
+        return _read(folder, raw)
+    except _DAMAGED:
         pass  # not there yet, or damaged
-    _write(folder, make())
-    return _read(folder)
-
-
-def _read(folder: Path) -> Cached:
-    index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
-    arrays = {
-        domain: (
-            np.load(folder / f"{entry['file']}.images.npy", mmap_mode="r"),
-            np.load(folder / f"{entry['file']}.labels.npy"),
-        )
-        for domain, entry in index.items()
-    }
-    return Cached(arrays, {domain: entry["digest"] for domain, entry in index.items()})
-
-
-def _write(folder: Path, arrays: Arrays) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    index = {}
-    for number, (domain, (images, labels)) in enumerate(arrays.items()):
-        stem = f"{number:03d}"  # a domain's name may hold anything
-        _save(folder / f"{stem}.images.npy", images)
-        _save(folder / f"{stem}.labels.npy", labels)
-        index[domain] = {"file": stem, "digest": digest(images, labels)}
-    # The index comes last: without it there is no entry.
-    write_atomically(folder / "index.json", json.dumps(index).encode())
+    with FileLock(folder / ".lock"):  # who comes second waits, and finds the work done
+        try:
+            return _read(folder, raw)
+        except _DAMAGED:
+            broken = _write(folder, raw, request, note)
+    return _read(folder, raw) if broken is None else _nothing(raw, broken, request.image_size)
 
 
-def digest(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> str:
-    """SHA-256 of a domain's shape, pixels and labels."""
-    content = hashlib.sha256(repr(images.shape).encode())
-    content.update(np.ascontiguousarray(images).data)
-    content.update(np.ascontiguousarray(labels).data)
-    return content.hexdigest()
+def _nothing(raw: RawDomain, broken: list[tuple[int, str]], size: int) -> Domain:
+    """What a map of no images would be, could there be one."""
+    empty = np.empty((0, size, size, 3), np.uint8)
+    return Domain(empty, np.empty(0, np.int64), broken=_named(raw, broken))
 
 
-def _save(path: Path, array: NDArray[np.generic]) -> None:
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+# --- names ---------------------------------------------------------------------------------------
+
+
+def _content_name(raw: RawDomain, request: Request) -> str:
+    """The entry's name by content, read from files only if they have changed since."""
+    draw = (request.images_per_domain, request.seed) if request.images_per_domain else None
+    rest = [_FORMAT, raw.key, request.image_size, draw]
+    seen = request.cache / "images" / "seen" / _hashed([_look(raw.files), *rest])
+    if seen.is_file():
+        noted = seen.read_text(encoding="utf-8", errors="replace")
+        if re.fullmatch(r"[0-9a-f]{20}", noted):  # else a damaged note
+            return noted
+    contents = [_digest(file) for file in raw.files]
+    name = _hashed([contents, *rest])
+    if _UNREADABLE not in contents:
+        seen.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(seen, name.encode())
+    return name
+
+
+def _look(files: tuple[Path, ...]) -> list[list[object]]:
+    return [[str(file.absolute()), *_size_and_times(file)] for file in files]
+
+
+def _size_and_times(file: Path) -> tuple[int, ...]:
+    try:
+        stat = file.stat()
+    except OSError:  # a link that leads nowhere, say: decoding will name it
+        return ()
+    # Who sets back the time of the content cannot set back that of the change.
+    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+
+def _digest(file: Path) -> str:
+    try:
+        return file_digest(file)
+    except OSError:
+        return _UNREADABLE  # decoding will say so, and name the file
+
+
+def _hashed(parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:20]
+
+
+# --- entries -------------------------------------------------------------------------------------
+
+
+def _read(folder: Path, raw: RawDomain) -> Domain:
+    index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+    rows = np.load(folder / "rows.npy")
+    return Domain(
+        images=np.load(folder / "images.npy", mmap_mode="r"),
+        labels=np.load(folder / "labels.npy"),
+        digest=index["digest"],
+        files=tuple(raw.names[row] for row in rows) if raw.names else (),
+        broken=_named(raw, index["broken"]),
+        smallest=tuple(index["smallest"]),
+        largest=tuple(index["largest"]),
+    )
+
+
+def _named(raw: RawDomain, broken: Iterable[tuple[int, str]]) -> tuple[tuple[str, str], ...]:
+    # By number, since files may since have been renamed without a change of content.
+    return tuple((raw.names[row] if raw.names else str(row), reason) for row, reason in broken)
+
+
+def _write(
+    folder: Path, raw: RawDomain, request: Request, note: Note
+) -> list[tuple[int, str]] | None:
+    """Make an entry; where nothing at all can be read, no entry but the reasons."""
+    pictures = raw.open()
+    rows = _drawn(len(pictures.labels), request)
+    temporary = folder / "images.npy.tmp"
     try:
         with temporary.open("wb") as file:
-            np.save(file, array)
-        temporary.replace(path)
+            growing = _GrowingArray(file, request.image_size)
+            growing.take(_told(pictures.decode(rows, request.image_size), raw.name, rows, note))
+        broken = [(int(rows[place]), reason) for place, reason in growing.broken]
+        if not growing.good:
+            return broken
+        temporary.replace(folder / "images.npy")
     finally:
         temporary.unlink(missing_ok=True)
+    kept = rows[growing.good]
+    labels = pictures.labels[kept]
+    _save(folder / "rows.npy", kept)
+    _save(folder / "labels.npy", labels)
+    index = {
+        "digest": growing.digest(labels),
+        "broken": broken,
+        "smallest": growing.smallest,
+        "largest": growing.largest,
+    }
+    # The index comes last: without it there is no entry.
+    write_atomically(folder / "index.json", json.dumps(index).encode())
+    return None
+
+
+def _save(path: Path, array: NDArray[np.int64]) -> None:
+    content = io.BytesIO()
+    np.save(content, array)
+    write_atomically(path, content.getvalue())
+
+
+def _drawn(count: int, request: Request) -> NDArray[np.int64]:
+    """The rows to keep: all, or a random draw, since files are often sorted by class."""
+    limit = request.images_per_domain or count
+    return np.sort(np.random.default_rng(request.seed).permutation(count)[:limit])
+
+
+def _told(
+    pictures: Iterator[Picture | Broken], name: str, rows: NDArray[np.int64], note: Note
+) -> Iterator[Picture | Broken]:
+    """The same pictures, with a word now and then on how far we are."""
+    told = time.monotonic()
+    for done, picture in enumerate(pictures):
+        if time.monotonic() - told > _SECONDS_BETWEEN_NOTES:
+            note(f"decoding {name}: {done:,} of {len(rows):,} images done")
+            told = time.monotonic()
+        yield picture
+
+
+class _GrowingArray:
+    """A `.npy` file of images written one by one: memory stays flat however many there are."""
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self.good: list[int] = []
+        self.broken: list[tuple[int, str]] = []
+        self.smallest, self.largest = [sys.maxsize] * 2, [0] * 2
+        self._file, self._size = file, size
+        self._sha = hashlib.sha256()
+
+    def take(self, pictures: Iterator[Picture | Broken]) -> None:
+        """Write all pictures that can be read, and note those that cannot."""
+        self._write_header()  # only its length matters yet
+        for place, picture in enumerate(pictures):
+            if isinstance(picture, Broken):
+                self.broken.append((place, picture.reason))
+                continue
+            self.good.append(place)
+            pixels = picture.pixels.tobytes()
+            self._file.write(pixels)
+            self._sha.update(pixels)
+            sides = (picture.width, picture.height)
+            self.smallest = [min(pair) for pair in zip(self.smallest, sides, strict=True)]
+            self.largest = [max(pair) for pair in zip(self.largest, sides, strict=True)]
+        self._file.seek(0)
+        self._write_header()
+
+    def digest(self, labels: NDArray[np.int64]) -> str:
+        """SHA-256 of all pixels, and of the labels that go with them."""
+        content = self._sha.copy()
+        content.update(labels.tobytes())
+        return content.hexdigest()
+
+    def _write_header(self) -> None:
+        # NumPy leaves room in the header for any number of rows, so that its length is the same.
+        shape = (len(self.good), self._size, self._size, 3)
+        fields = {"descr": "|u1", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(self._file, fields)

@@ -5,6 +5,7 @@ not there. `LabeledImages` exist for source training and for scoring only.
 """
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,13 @@ from torch import Tensor
 from fedwca.data.augment import Transform
 
 __all__ = ["ClientData", "LabeledImages", "UnlabeledImages"]
+
+
+@cache
+def _mapped(path: str) -> NDArray[np.uint8]:
+    """One map of a file for all clients of a process: a second would count its pages again."""
+    mapped: NDArray[np.uint8] = np.load(path, mmap_mode="r")
+    return mapped
 
 
 @dataclass(frozen=True)
@@ -54,7 +62,7 @@ class UnlabeledImages:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if isinstance(state["pixels"], str):
-            state["pixels"] = np.load(state["pixels"], mmap_mode="r")
+            state["pixels"] = _mapped(state["pixels"])
         self.__dict__.update(state)
 
 

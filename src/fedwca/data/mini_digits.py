@@ -21,15 +21,19 @@ What each domain imitates:
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
-from sklearn.datasets import load_digits, load_sample_images
 
 from fedwca.data import mini_digits_looks as looks
+from fedwca.data.arrays import StackedPictures
+from fedwca.data.augment import DIGITS
+from fedwca.data.raw import Found, RawDomain, Request
 from fedwca.errors import UserError
 
-__all__ = ["CLASSES", "DOMAINS", "make_mini_digits", "sample_ids"]
+__all__ = ["CLASSES", "DOMAINS", "make_domain", "make_mini_digits", "mini_digits", "sample_ids"]
 
 DOMAINS: tuple[str, ...] = ("handwriting", "photo", "printed", "street", "postal")
 CLASSES: tuple[str, ...] = tuple("0123456789")
@@ -41,23 +45,42 @@ _PER_PRINTED_CLASS = 60
 _NEGATIVES = 2 / 3  # of dark print
 
 
+def mini_digits(request: Request) -> Found:
+    """The benchmark as a loader finds it; it has no files, only a seed."""
+    side = looks.SIDE
+    if request.image_size != side:
+        raise UserError(f"mini-digits has images of {side} pixels: set data.image_size to {side}")
+    key = {"benchmark": "mini-digits", "version": 3, "seed": request.seed}
+    domains = (
+        RawDomain(name, (), {**key, "domain": name}, partial(_pictures, name, request.seed))
+        for name in DOMAINS
+    )
+    return Found(CLASSES, tuple(domains), DIGITS)
+
+
+def _pictures(domain: str, seed: int) -> StackedPictures:
+    return StackedPictures(*make_domain(domain, seed))
+
+
 def make_mini_digits(seed: int = 0) -> dict[str, Labelled]:
     """Each domain's images, uint8 [N, 32, 32, 3], and labels, int64 [N]; `seed` fixes all bytes."""
-    ids = sample_ids(seed)
-    scans, truth = _scans()
-    made: dict[str, Labelled] = {}
-    for domain in DOMAINS:
-        rng = _rng(seed, DOMAINS.index(domain))
-        if domain in _WRITTEN:
-            labels = truth[ids[domain]]
-            pictures = _written(domain, scans[ids[domain]], rng)
-        else:
-            labels = np.repeat(np.arange(10, dtype=np.int64), _PER_PRINTED_CLASS)
-            rng.shuffle(labels)
-            look = _printed if domain == "printed" else _street
-            pictures = [look(int(digit), rng) for digit in labels]
-        made[domain] = (np.round(255 * np.stack(pictures)).astype(np.uint8), labels)
-    return made
+    return {domain: make_domain(domain, seed) for domain in DOMAINS}
+
+
+def make_domain(domain: str, seed: int) -> Labelled:
+    """Images and labels of one domain."""
+    rng = _rng(seed, DOMAINS.index(domain))
+    if domain in _WRITTEN:
+        scans, truth = _scans()
+        mine = sample_ids(seed)[domain]
+        labels = truth[mine]
+        pictures = _written(domain, scans[mine], rng)
+    else:
+        labels = np.repeat(np.arange(10, dtype=np.int64), _PER_PRINTED_CLASS)
+        rng.shuffle(labels)
+        look = _printed if domain == "printed" else _street
+        pictures = [look(int(digit), rng) for digit in labels]
+    return np.round(255 * np.stack(pictures)).astype(np.uint8), labels
 
 
 def sample_ids(seed: int = 0) -> dict[str, NDArray[np.int64]]:
@@ -79,6 +102,8 @@ def _rng(seed: int, stream: int) -> np.random.Generator:
 
 
 def _scans() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    from sklearn.datasets import load_digits  # here, since it takes seconds to import
+
     digits = load_digits()
     return digits.images.astype(np.float64), digits.target.astype(np.int64)
 
@@ -87,6 +112,8 @@ def _written(
     domain: str, scans: NDArray[np.float64], rng: np.random.Generator
 ) -> list[looks.Picture]:
     if domain == "photo":
+        from sklearn.datasets import load_sample_images  # here for the same reason
+
         photos = [photo.astype(np.float64) / 255 for photo in load_sample_images().images]
         return [_photo(scan, _patch(photos, rng), rng) for scan in scans]
     look = _handwriting if domain == "handwriting" else _postal

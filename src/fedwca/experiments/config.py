@@ -8,9 +8,11 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
-from fedwca.data.benchmarks import check_benchmark
+from fedwca.data.benchmarks import BENCHMARKS, check_benchmark
+from fedwca.data.partition import Partition
+from fedwca.data.raw import SOURCE
 from fedwca.errors import UserError, did_you_mean
 from fedwca.experiments.defaults import defaults
 from fedwca.methods import METHODS, Method, Training
@@ -47,12 +49,50 @@ class DataConfig(_Section):
     benchmark: str = Field("mini-digits", description="name of the benchmark")
     source: str = Field("", description="the source domain; all others become clients")
     path: Path | None = Field(None, description="folder of the files, where the benchmark has any")
+    source_path: Path | None = Field(
+        None, description="own images: labeled source images, class/*.jpg, in a folder of their own"
+    )
+    classes: tuple[str, ...] = Field(
+        (), description="own images: class names in the order of the source model's outputs"
+    )
     image_size: int = Field(32, ge=8, le=4096, description="side of the stored images")
     images_per_domain: int = Field(0, ge=0, le=_LARGEST, description="use only so many; 0: all")
     clients_per_domain: int = Field(
         3, ge=1, le=_LARGEST, description="clients for each target domain"
     )
+    images_per_client: int = Field(
+        0, ge=0, le=_LARGEST, description="each client trains on only so many; 0: all"
+    )
+    label_dirichlet: float = Field(
+        0.0,
+        ge=0,
+        le=1e6,
+        description="label skew between clients: small is strong; 0: none, i.i.d.",
+    )
+    size_dirichlet: float = Field(
+        0.0, ge=0, le=1e6, description="unequal sizes of clients: small is strong; 0: equal"
+    )
     seed: int = Field(0, ge=0, le=_LARGEST, description="of a generated benchmark, of a draw")
+
+    @field_validator("classes", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        """On a command line, "bolt,nut" is easier to write than a list."""
+        if isinstance(value, str):
+            value = [name.strip() for name in value.split(",") if name.strip()]
+        if isinstance(value, list | tuple) and len({*map(str, value)}) < len(value):
+            raise ValueError("name every class once")
+        return tuple(value) if isinstance(value, list) else value
+
+    @property
+    def partition(self) -> Partition:
+        """How each domain is dealt out to clients."""
+        return Partition(
+            self.clients_per_domain,
+            self.label_dirichlet,
+            self.size_dirichlet,
+            self.images_per_client,
+        )
 
 
 class ModelConfig(_Section):
@@ -134,7 +174,8 @@ class Experiment(_Section):
     def name(self) -> str:
         """Name of the run folder: readable, and different for every different experiment."""
         digest = hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
-        words = (self.data.benchmark, self.data.source, self.method_name, f"s{self.run.seed}")
+        source = self.data.source or "given"
+        words = (self.data.benchmark, source, self.method_name, f"s{self.run.seed}")
         readable = "-".join("".join(c if c.isalnum() else "_" for c in w)[:40] for w in words)
         return f"{readable}-{digest[:10]}"
 
@@ -162,10 +203,20 @@ def resolve(settings: Mapping[str, Any], overrides: Sequence[tuple[str, Any]] = 
     name = str(method.pop("name", "fedwca"))
     if name not in METHODS:
         raise UserError(f"there is no method {name!r}: {did_you_mean(name, METHODS)}")
-    source = data.get("source") or defaults(benchmark, "", name).get("data", {}).get("source", "")
+    source = _source_domain(data) or defaults(benchmark, "", name).get("data", {}).get("source", "")
     given["data"] = {**data, "source": source}
     merged = _merge(defaults(benchmark, str(source), name), {**given, "method": method})
     return _build(merged, name)
+
+
+def _source_domain(data: Table) -> str:
+    """The source domain's name; a folder of source images has a fixed one."""
+    named = str(data.get("source") or "")
+    if not data.get("source_path"):
+        return named
+    if named not in ("", SOURCE):
+        raise UserError("data.source and data.source_path both name the source: leave one out")
+    return SOURCE
 
 
 def _build(merged: Table, name: str) -> Experiment:
@@ -179,9 +230,32 @@ def _build(merged: Table, name: str) -> Experiment:
     if "training" in merged["method"]:
         raise UserError("method.training is a section of its own: write it as [training]")
     chosen = _validated(METHODS[name], "method", {**merged["method"], "training": training})
-    if not sections["data"].source:
-        raise UserError("no source domain is given: set data.source to the domain of the labels")
+    _check_data(sections["data"])
+    if not sections["data"].source and sections["source"].weights is None:
+        raise UserError(
+            "no source is given: set data.source to the domain of the labels, "
+            "or source.weights to the file of a source model"
+        )
     return Experiment(method_name=name, method=cast(Method, chosen), **sections)
+
+
+def _check_data(data: DataConfig) -> None:
+    """Refuse settings that the benchmark would ignore: they were meant for another."""
+    if data.path and BENCHMARKS[data.benchmark].looks_like is None:
+        raise UserError(
+            f"benchmark {data.benchmark!r} has no files: set data.benchmark to what data.path "
+            "holds (`fedwca data check` tells), or leave data.path out"
+        )
+    if (data.source_path or data.classes) and data.benchmark != "images":
+        raise UserError(
+            f"data.source_path and data.classes are for own images, not for {data.benchmark!r}: "
+            "set data.benchmark to images, or leave them out"
+        )
+    if data.clients_per_domain == 1 and (data.label_dirichlet or data.size_dirichlet):
+        raise UserError(
+            "one client a domain cannot differ from others: set data.clients_per_domain to 2 or "
+            "more, or data.label_dirichlet and data.size_dirichlet to 0"
+        )
 
 
 def _validated(kind: Any, section: str, values: Any) -> Any:
@@ -193,7 +267,7 @@ def _validated(kind: Any, section: str, values: Any) -> Any:
         raise UserError(_sentence(section, error)) from None
 
 
-_PATHS = ("path", "weights")
+_PATHS = ("path", "source_path", "weights")
 
 
 def _absolute(section: str, key: str, value: Any) -> Any:
@@ -268,10 +342,19 @@ def parse_override(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals:
         raise UserError(f"--set {text}: write it as section.name=value, such as training.lr=0.01")
+    key, value = key.strip(), value.strip()
     try:
-        return key.strip(), tomllib.loads(f"x = {value}")["x"]
+        read = tomllib.loads(f"x = {value}")["x"]
     except tomllib.TOMLDecodeError:
-        return key.strip(), value.strip()
+        return key, value
+    # A folder may be called 2024 or true: what is a name by nature stays as it was written.
+    return key, value if key in _NAMES and not isinstance(read, str | list) else read
+
+
+_NAMES = (
+    *("data.benchmark", "data.source", "data.path", "data.source_path", "data.classes"),
+    *("model.backbone", "model.weights", "source.weights", "method.name", "run.device"),
+)
 
 
 def _read_toml(path: Path) -> Table:

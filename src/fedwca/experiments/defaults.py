@@ -41,6 +41,19 @@ BENCHMARK_DEFAULTS: dict[str, Table] = {
         "model": {"backbone": "resnet50"},
         "training": {**_OBJECTS["training"], "rounds": 50},
     },
+    # Not in the paper: settings of Office-Home, its larger relative.
+    "office-31": {
+        **_OBJECTS,
+        "model": {"backbone": "resnet50"},
+        "training": {**_OBJECTS["training"], "rounds": 50},
+    },
+    # Anybody's own images: settings of PACS, one client for each folder, fewer rounds.
+    "images": {
+        **_OBJECTS,
+        "data": {**_OBJECTS["data"], "clients_per_domain": 1},
+        "model": {"backbone": "resnet18"},
+        "training": {**_OBJECTS["training"], "rounds": 20},
+    },
 }
 
 # T_a, the one value that the paper tunes by benchmark and source.

@@ -6,17 +6,25 @@ from pathlib import Path
 from typing import Any
 
 from fedwca.core.params import State, clone
-from fedwca.data import Benchmark, ClientData, Request, load_benchmark
+from fedwca.data import (
+    Benchmark,
+    ClientData,
+    LabeledImages,
+    Request,
+    UnlabeledImages,
+    load_benchmark,
+)
 from fedwca.engines.base import Deployed, Engine, Job
 from fedwca.engines.simulator import Simulator, cores
 from fedwca.errors import UserError
 from fedwca.experiments.config import Experiment
 from fedwca.experiments.metrics import accuracy_of, client_scores
 from fedwca.experiments.progress import Progress, Silent
-from fedwca.experiments.source import blank_model, source_model
+from fedwca.experiments.source import blank_model, check_source, source_model
 from fedwca.experiments.store import RunFolder
 from fedwca.files import file_digest
 from fedwca.methods.base import Adapted, Client, Method, Record
+from fedwca.models import read_class_names
 
 __all__ = ["federate", "load_data", "run_experiment"]
 
@@ -29,7 +37,7 @@ def run_experiment(
     path = runs / experiment.name
     # What can be wrong is found before a folder is made for it.
     try:
-        benchmark = load_data(experiment, cache)
+        benchmark = load_data(experiment, cache, tell.note)
         identity = {**experiment.identity(), "digests": _digests(experiment, benchmark)}
     except UserError:
         if RunFolder(path).done:
@@ -37,9 +45,11 @@ def run_experiment(
         raise
     if RunFolder(path).done:
         return RunFolder.open(path, experiment.settings(), identity)
-    clients = benchmark.clients(
-        experiment.data.source, experiment.data.clients_per_domain, experiment.run.seed
-    )
+    for warning in (*benchmark.warnings, *_random_start(experiment)):
+        tell.note(f"warning: {warning}")
+    check_source(experiment, benchmark)
+    data = experiment.data
+    clients = benchmark.clients(data.source, data.partition, experiment.run.seed)
     model = blank_model(experiment, benchmark)
     with RunFolder.open(path, experiment.settings(), identity) as folder:
         folder.clean()
@@ -58,6 +68,13 @@ def run_experiment(
     return folder
 
 
+def _random_start(experiment: Experiment) -> list[str]:
+    model = experiment.model
+    if model.backbone == "lenet" or model.weights or experiment.source.weights:
+        return []
+    return [f"{model.backbone} starts from random weights: give ImageNet's as model.weights"]
+
+
 def _digests(experiment: Experiment, benchmark: Benchmark) -> dict[str, Any]:
     """What the run reads besides its settings, so that a change of it is noticed."""
     weights = {"source": experiment.source.weights, "model": experiment.model.weights}
@@ -68,25 +85,49 @@ def _digests(experiment: Experiment, benchmark: Benchmark) -> dict[str, Any]:
     return {"data": benchmark.digests, "weights": files}
 
 
-def load_data(experiment: Experiment, cache: Path) -> Benchmark:
+def load_data(
+    experiment: Experiment, cache: Path, note: Callable[[str], None] = lambda text: None
+) -> Benchmark:
     """The experiment's benchmark."""
-    data = experiment.data
-    request = Request(data.path, cache, data.image_size, data.images_per_domain, data.seed)
-    return load_benchmark(data.benchmark, request)
+    data, given = experiment.data, experiment.source.weights
+    classes = data.classes or (read_class_names(given) if given else ())
+    if given and not classes and data.benchmark == "images":
+        raise UserError(
+            f"{given} does not tell the names of its classes: give them as data.classes, "
+            "in the order of its outputs"
+        )
+    request = Request(
+        path=data.path,
+        cache=cache,
+        image_size=data.image_size,
+        images_per_domain=data.images_per_domain,
+        seed=data.seed,
+        source=data.source,
+        source_path=data.source_path,
+        classes=classes,
+    )
+    return load_benchmark(data.benchmark, request, note)
 
 
 def _who_holds_what(clients: list[ClientData], benchmark: Benchmark) -> dict[str, Any]:
-    def rows(part: Any) -> list[int]:
-        return part.images.index.tolist() if part is not None else []
+    """The files of each client's parts; where many images share a file, their numbers in it."""
+
+    def held(domain: str, images: UnlabeledImages) -> list[str] | list[int]:
+        rows: list[int] = images.index.tolist()
+        files = benchmark.domains[domain].files
+        return [files[row] for row in rows] if files else rows
+
+    def scored(domain: str, part: LabeledImages | None) -> list[str] | list[int]:
+        return [] if part is None else held(domain, part.images)
 
     return {
         "classes": list(benchmark.classes),
         "clients": {
             c.name: {
                 "domain": c.domain,
-                "train": c.train.index.tolist(),
-                "validation": rows(c.validation),
-                "test": rows(c.test),
+                "train": held(c.domain, c.train),
+                "validation": scored(c.domain, c.validation),
+                "test": scored(c.domain, c.test),
             }
             for c in clients
         },

@@ -9,15 +9,23 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from fedwca.data.benchmarks import Benchmark
+from fedwca.data.domains import Benchmark
 from fedwca.data.images import LabeledImages, UnlabeledImages
 from fedwca.errors import UserError
 from fedwca.experiments.config import Experiment, SourceConfig
+from fedwca.files import file_digest
 from fedwca.methods.inference import device_of, evaluate
 from fedwca.methods.optimizer import make_sgd, set_rate
-from fedwca.models import DomainModel, build_model, load_backbone, load_weights, save_weights
+from fedwca.models import (
+    DomainModel,
+    build_model,
+    load_backbone,
+    load_weights,
+    read_class_names,
+    save_weights,
+)
 
-__all__ = ["blank_model", "source_model", "train_source"]
+__all__ = ["blank_model", "check_source", "source_model", "train_source"]
 
 Note = Callable[[str], None]
 
@@ -30,8 +38,24 @@ def blank_model(experiment: Experiment, benchmark: Benchmark) -> DomainModel:
         torch.manual_seed(experiment.source_seed)
         model = _built(experiment, benchmark)
     if experiment.source.weights is not None:
+        _check_class_names(experiment.source.weights, benchmark)
         load_weights(model, experiment.source.weights)
+        if not _is_finite(model):
+            raise UserError(
+                f"{experiment.source.weights} holds NaN or infinite weights: train anew"
+            )
     return model
+
+
+def check_source(experiment: Experiment, benchmark: Benchmark) -> None:
+    """Refuse what no source model can come of, before anything is written."""
+    if experiment.source.weights is not None:
+        return
+    if len(benchmark.source(experiment.data.source)) < 2:
+        raise UserError(
+            f"the source domain {experiment.data.source!r} has a single labeled image: "
+            "add more, or choose another data.source"
+        )
 
 
 def source_model(
@@ -49,18 +73,22 @@ def source_model(
     """
     if kept.exists():
         load_weights(model, kept)
-    elif experiment.source.weights is None:
-        with torch.random.fork_rng():
-            torch.manual_seed(experiment.source_seed)
-            _from_cache(experiment, benchmark, model, cache, note)
-    if not kept.exists():
-        save_weights(model, kept)
+    else:
+        new = None
+        if experiment.source.weights is None:
+            with torch.random.fork_rng():
+                torch.manual_seed(experiment.source_seed)
+                new = _cached_or_trained(experiment, benchmark, model, cache, note)
+        save_weights(model, kept, classes=benchmark.classes)
+        if new is not None:
+            _keep_for_others(model, new, benchmark.classes, note)
     model.freeze_classifier()
     model.eval()
 
 
 def _built(experiment: Experiment, benchmark: Benchmark) -> DomainModel:
     config = experiment.model
+    _check_number_of_classes(benchmark.classes)
     size = benchmark.transform.crop or experiment.data.image_size
     model = build_model(
         config.backbone,
@@ -76,6 +104,33 @@ def _built(experiment: Experiment, benchmark: Benchmark) -> DomainModel:
     return model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
+def _check_number_of_classes(classes: tuple[str, ...]) -> None:
+    if not classes:
+        raise UserError(
+            "no image has a label, so the classes are unknown: give data.classes, a source model "
+            "file that carries its class names, or labeled source images"
+        )
+    if len(classes) < 2:
+        raise UserError(
+            f"{classes[0]!r} is the only class: name all classes in data.classes, "
+            "or add images of other classes"
+        )
+
+
+def _check_class_names(weights: Path, benchmark: Benchmark) -> None:
+    """A classifier that knows other classes, or in another order, would be wrong in silence."""
+    known = read_class_names(weights)
+    if known and known != benchmark.classes:
+        raise UserError(
+            f"{weights} knows the classes {_listed(known)}, but here they are "
+            f"{_listed(benchmark.classes)}: give it the classes that it knows, in its order"
+        )
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:5]) + (f", … ({len(names)})" if len(names) > 5 else "")
+
+
 def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
@@ -87,33 +142,46 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _from_cache(
+def _cached_or_trained(
     experiment: Experiment, benchmark: Benchmark, model: DomainModel, cache: Path, note: Note
-) -> None:
+) -> Path | None:
+    """Fill the model; if it had to be trained, where it belongs in the cache."""
     labeled = benchmark.source(experiment.data.source)
     path = cache / "source" / f"{_key(experiment, benchmark, labeled)}.safetensors"
     if path.exists():
         try:
             load_weights(model, path)
             note(f"source model: taken from {path}")
-            return
+            return None
         except UserError:
             note(f"source model: {path} is damaged and is made anew")
     note(f"source model: training on {len(labeled)} images of {experiment.data.source}")
     held_out = train_source(model, labeled, experiment.source, experiment.source_seed, note)
     if held_out is not None:
         note(f"source model: {held_out:.1%} on held-out source images")
-    if not all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values()):
+    if not _is_finite(model):
         raise UserError("the source model became NaN or infinite: lower source.lr")
-    save_weights(model, path, {"held_out_accuracy": str(held_out)})
+    return path
+
+
+def _keep_for_others(model: DomainModel, path: Path, classes: tuple[str, ...], note: Note) -> None:
+    try:
+        save_weights(model, path, classes=classes)
+    except OSError as error:  # the run has its own copy
+        note(f"warning: the source model cannot be kept for other runs as {path}: {error}")
+
+
+def _is_finite(model: DomainModel) -> bool:
+    return all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values())
 
 
 def _key(experiment: Experiment, benchmark: Benchmark, labeled: LabeledImages) -> str:
+    """By all that decides a source model: contents, not the places where files lie."""
     settings = experiment.settings()
+    weights = experiment.model.weights
     parts = [
-        settings["model"],
-        settings["source"],
-        experiment.source_seed,
+        {**settings["model"], "weights": file_digest(weights) if weights else None},
+        {**settings["source"], "seed": experiment.source_seed},
         repr(labeled.images.transform),
         benchmark.classes,
         benchmark.digests.get(experiment.data.source),

@@ -5,7 +5,13 @@ from fedwca.models.build import build_model
 from fedwca.models.domain_model import DomainModel
 from fedwca.models.heads import WeightNormClassifier
 from fedwca.models.registry import BACKBONES
-from fedwca.models.weights_file import load_backbone, load_weights, read_weights, save_weights
+from fedwca.models.weights_file import (
+    load_backbone,
+    load_weights,
+    read_class_names,
+    read_weights,
+    save_weights,
+)
 
 __all__ = [
     "build_model",
@@ -14,6 +20,7 @@ __all__ = [
     "Backbone",
     "BACKBONES",
     "read_weights",
+    "read_class_names",
     "load_weights",
     "load_backbone",
     "save_weights",

@@ -1,10 +1,12 @@
 """Weights on disk: written as safetensors, read from safetensors or a plain PyTorch file."""
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import safetensors
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
@@ -17,6 +19,7 @@ from fedwca.models.states import copy_values, differences
 
 WRAPPERS = ("state_dict", "model")  # keys under which training scripts put the weights
 HEADS = ("fc.", "classifier.", "head.", "heads.")  # ImageNet's own classes, of no use here
+CLASSES = "classes"  # the entry of a file's metadata that names them
 COUNTER = "num_batches_tracked"  # BatchNorm's; old files lack it, and it changes no output
 
 
@@ -55,10 +58,28 @@ def load_backbone(model: DomainModel, path: str | Path) -> None:
     _fill(own, wanted, path, "give a file of this very backbone")
 
 
+def read_class_names(path: str | Path) -> tuple[str, ...]:
+    """The names of the classes that a .safetensors file of ours carries; () if it has none."""
+    if Path(path).suffix != ".safetensors" or not os.path.isfile(path):
+        return ()
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            names = json.loads((file.metadata() or {}).get(CLASSES, "[]"))
+    except (OSError, SafetensorError, ValueError):
+        return ()  # whoever reads the weights will say what is wrong with the file
+    return tuple(str(name) for name in names) if isinstance(names, list) else ()
+
+
 def save_weights(
-    model: DomainModel, path: str | Path, metadata: dict[str, str] | None = None
+    model: DomainModel,
+    path: str | Path,
+    metadata: dict[str, str] | None = None,
+    classes: Sequence[str] = (),
 ) -> None:
-    """Write the whole model as safetensors; a reader sees the old file or the new, never half."""
+    """Write the whole model as safetensors, with the names of its classes.
+
+    A reader sees the old file or the new, never half of one.
+    """
     path = Path(path)
     if path.suffix != ".safetensors":
         raise UserError(f"Weights cannot be saved as {path}; give it the suffix .safetensors.")
@@ -68,7 +89,8 @@ def save_weights(
         for name, value in model.state_dict().items()
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, safetensors.torch.save(state, metadata))
+    names = {CLASSES: json.dumps(list(classes))} if classes else {}
+    write_atomically(path, safetensors.torch.save(state, {**(metadata or {}), **names}))
 
 
 def _fill(

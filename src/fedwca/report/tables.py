@@ -49,7 +49,10 @@ def accuracy_grid(runs: Sequence[RunView]) -> list[Grid]:
         if run.accuracy is not None:
             data = run.settings["data"]
             groups.setdefault((data["benchmark"], data["source"]), []).append(run)
-    return [_accuracy(f"{b}, source {s}: accuracy (%)", group) for (b, s), group in groups.items()]
+    return [
+        _accuracy(f"{b}, {f'source {s}' if s else 'given source model'}: accuracy (%)", group)
+        for (b, s), group in groups.items()
+    ]
 
 
 def _accuracy(title: str, runs: list[RunView]) -> Grid:

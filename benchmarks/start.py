@@ -1,0 +1,128 @@
+"""How long a run takes to start: find, decode, deal out, build the model; then once more, cached.
+
+    python benchmarks/start.py                     # Digit-Five's .mat files in full size, made up
+    python benchmarks/start.py --digit-five FOLDER --pacs FOLDER
+
+Each start is a process of its own, from the interpreter on. Memory is the process's peak resident
+set, of which decoded images are pages of a file that the system may drop at any time.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+SETTINGS = {
+    "digit-five": ("mnist", 32),
+    "pacs": ("art_painting", 256),  # of which the network sees 224
+}
+
+
+def start(benchmark: str, path: str, cache: str) -> None:
+    """What `fedwca run` does before the first step of training."""
+    from fedwca.experiments.config import resolve
+    from fedwca.experiments.runner import load_data
+    from fedwca.experiments.source import blank_model
+
+    source, size = SETTINGS[benchmark]
+    data = {"benchmark": benchmark, "path": path, "source": source, "image_size": size}
+    experiment = resolve({"data": data})
+    loaded = load_data(experiment, Path(cache))
+    clients = loaded.clients(source, experiment.data.partition, 0)
+    blank_model(experiment, loaded)
+    images = sum(len(domain) for domain in loaded.domains.values())
+    print(f"{images:,} images, {len(clients)} clients, peak memory {peak_memory():,.0f} MiB")
+
+
+def peak_memory() -> float:
+    """In MiB. What `getrusage` says would include the process that started this one."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def measure(benchmark: str, path: Path) -> None:
+    """A first start with an empty cache, and two more."""
+    with tempfile.TemporaryDirectory() as cache:
+        for name in ("first", "second", "third"):
+            began = time.perf_counter()
+            command = [sys.executable, __file__, "--start", benchmark, str(path), cache]
+            said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            seconds = time.perf_counter() - began
+            print(f"{benchmark:11} {name:7} {seconds:6.1f} s  {said.strip()}", flush=True)
+
+
+def made_up_digits(folder: Path) -> None:
+    """The public .mat files in their full sizes, with blurry noise that compresses as photos do."""
+    from scipy.io import savemat
+
+    rng = np.random.default_rng(0)
+
+    def images(count: int, side: int, *channels: int) -> np.ndarray:
+        coarse = rng.integers(0, 256, (count, side // 4, side // 4, *channels), np.uint8)
+        return coarse.repeat(4, axis=1).repeat(4, axis=2) // 2 + rng.integers(
+            0, 16, (count, side, side, *channels), np.uint8
+        )
+
+    def one_hot(count: int) -> np.ndarray:
+        return np.eye(10)[rng.integers(0, 10, count)]
+
+    def column(count: int, first: int = 0) -> np.ndarray:
+        return rng.integers(first, first + 10, (count, 1)).astype(np.uint8)
+
+    def save(name: str, **content: np.ndarray) -> None:
+        savemat(folder / name, content, do_compression=True)
+
+    save(
+        "mnist_data.mat",
+        train_32=images(55_000, 32),
+        test_32=images(10_000, 32),
+        label_train=one_hot(55_000),
+        label_test=one_hot(10_000),
+    )
+    save(
+        "mnistm_with_label.mat",
+        train=images(55_000, 28, 3),
+        test=images(10_000, 28, 3),
+        label_train=one_hot(55_000),
+        label_test=one_hot(10_000),
+    )
+    for part, count in (("train", 73_257), ("test", 26_032)):
+        pixels = np.moveaxis(images(count, 32, 3), 0, -1)
+        save(f"svhn_{part}_32x32.mat", X=pixels, y=column(count, first=1))
+    save(
+        "syn_number.mat",
+        train_data=images(25_000, 32, 3),
+        test_data=images(9_000, 32, 3),
+        train_label=column(25_000),
+        test_label=column(9_000),
+    )
+    cells = np.empty((2, 2), dtype=object)
+    for row, count in enumerate((7_438, 1_860)):
+        cells[row, 0] = (images(count, 28) / 255)[:, None]
+        cells[row, 1] = column(count)
+    savemat(folder / "usps_28x28.mat", {"dataset": cells}, do_compression=True)
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--start"]:
+        start(*sys.argv[2:5])
+        return
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--digit-five", type=Path, help="its folder; none: files made up")
+    parser.add_argument("--pacs", type=Path, help="its folder; none: left out")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as made_up:
+        if given.digit_five is None:
+            print("making up the .mat files of Digit-Five …", flush=True)
+            made_up_digits(Path(made_up))
+        measure("digit-five", given.digit_five or Path(made_up))
+    if given.pacs:
+        measure("pacs", given.pacs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""Print the tables of docs/results.md from the runs that are kept here.
+
+python results/tables.py results/digit-five results/pacs results/office-31
+"""
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import fmean, stdev
+
+from fedwca.report.clusters import purity
+from fedwca.report.runs import RunView, find_runs
+from fedwca.report.tables import Grid, as_markdown
+
+# Mean accuracy over 15 trials by source domain, as the paper prints it.
+PAPER = {
+    "digit-five": {
+        "sources": ("mnist", "svhn", "mnist_m", "usps", "synth"),
+        "source_only": (41.81, 57.40, 59.87, 46.93, 68.69),
+        "local": (50.59, 83.00, 69.44, 56.76, 81.48),
+        "fedavg": (55.88, 83.76, 80.14, 53.23, 80.81),
+        "fedwca": (72.74, 90.13, 82.93, 58.56, 84.94),
+    },
+    "pacs": {
+        "sources": ("art_painting", "cartoon", "photo", "sketch"),
+        "source_only": (65.87, 68.66, 54.20, 50.07),
+        "local": (73.01, 77.27, 63.85, 75.56),
+        "fedavg": (76.57, 76.15, 60.94, 80.42),
+        "fedwca": (80.63, 83.18, 65.50, 84.22),
+    },
+}
+METHODS = ("source_only", "local", "fedavg", "fedwca")
+
+Rows = dict[str, dict[str, list[RunView]]]  # method → source → its seeds
+
+
+def by_method_and_source(runs: Iterable[RunView]) -> Rows:
+    """`fedwca (recalibrate)` counts as a method of its own."""
+    rows: Rows = {}
+    for run in sorted(runs, key=lambda r: (" " in r.method, METHODS.index(r.method.split()[0]))):
+        rows.setdefault(run.method, {}).setdefault(run.settings["data"]["source"], []).append(run)
+    return rows
+
+
+def spread(values: list[float]) -> str:
+    if len(values) < 2:
+        return "".join(f"{100 * v:.1f}" for v in values)
+    return f"{100 * fmean(values):.1f}±{100 * stdev(values):.1f}"
+
+
+def by_source(benchmark: str, rows: Rows) -> Grid:
+    """Mean accuracy of all clients, a column for each source, the paper's row below ours."""
+    printed = PAPER.get(benchmark, {})
+    found = {source for sources in rows.values() for source in sources}
+    sources = [s for s in printed.get("sources", sorted(found)) if s in found]
+    lines = []
+    for method, runs in rows.items():
+        cells = [
+            spread([r.accuracy or 0 for r in runs.get(source, [])]) or "–" for source in sources
+        ]
+        complete = all(source in runs for source in sources)
+        means = [fmean(r.accuracy or 0 for r in runs[s]) for s in sources] if complete else []
+        lines.append([method, *cells, f"{100 * fmean(means):.1f}" if means else "–"])
+    for method in METHODS if printed else ():
+        values = [printed[method][printed["sources"].index(source)] for source in sources]
+        lines.append([f"paper: {method}", *(f"{v:.1f}" for v in values), f"{fmean(values):.1f}"])
+    return Grid(f"{benchmark}: mean accuracy (%) by source", ["method", *sources, "mean"], lines)
+
+
+def by_target(benchmark: str, rows: Rows) -> Grid:
+    """Accuracy of each target domain, for each source."""
+    pairs = {
+        (source, target): None
+        for sources in rows.values()
+        for source, runs in sources.items()
+        for target in runs[0].last["accuracy"]["domains"]
+    }
+    lines = []
+    for source, target in pairs:
+        cells = [
+            spread([r.last["accuracy"]["domains"][target] for r in sources.get(source, [])]) or "–"
+            for sources in rows.values()
+        ]
+        lines.append([f"{source} → {target}", *cells])
+    return Grid(f"{benchmark}: accuracy (%) by target", ["source → target", *rows], lines)
+
+
+def weights(benchmark: str, rows: Rows) -> Grid:
+    """Where FedWCA's weights lead in the last round: means over the clients of a target domain."""
+    lines = []
+    for method, sources in rows.items():
+        if not method.startswith("fedwca"):
+            continue
+        for source, runs in sources.items():
+            for target in runs[0].last["accuracy"]["domains"]:
+                own, beta, matched, init = (
+                    fmean(values)
+                    for values in zip(*(v for r in runs for v in trust(r, target)), strict=True)
+                )
+                cells = [f"{own:.2f}", f"{beta:.2f}", f"{matched:.2f}", f"{init:.2f}"]
+                lines.append([method, f"{source} → {target}", *cells])
+    header = ["method", "source → target", "v on own domain", "β₁", "matched", "init won"]
+    return Grid(f"{benchmark}: weights and labels in the last round", header, lines)
+
+
+def trust(run: RunView, target: str) -> list[tuple[float, float, float, float]]:
+    """For each client: weight on clusters led by its own domain, β, shares of labels."""
+    last = run.last
+    cluster = {c: int(last["server"][f"cluster_of/{c}"]) for c in last["clients"]}
+    domain = {c: score["domain"] for c, score in last["clients"].items()}
+    own = {cluster[c] for c in cluster if domain[c] == target}
+    found = []
+    for client in (c for c in domain if domain[c] == target):
+        health = last["health"][client]
+        trained = run.settings["data"]["images_per_client"]
+        mismatched = (1 - health["matched"]) * trained
+        won = health["init_won"] / mismatched if mismatched >= 1 else 0.0
+        v = last["server"].get(f"v/{client}", [])
+        found.append((sum(v[c] for c in own), health["beta"][1], health["matched"], won))
+    return found
+
+
+def clusters(rows: Rows) -> Grid:
+    """How well the clusters follow the domains."""
+    lines = []
+    for method, sources in rows.items():
+        for source, runs in sources.items() if method.startswith("fedwca") else ():
+            for run in runs:
+                names = list(run.last["clients"])
+                found = [int(run.last["server"][f"cluster_of/{name}"]) for name in names]
+                truth = [run.last["clients"][name]["domain"] for name in names]
+                sizes = sorted((found.count(c) for c in set(found)), reverse=True)
+                lines.append(
+                    [f"{method}, {source}, seed {run.seed}", " ".join(map(str, sizes)),
+                     f"{purity(found, truth):.2f}"]
+                )  # fmt: skip
+    return Grid("clusters", ["run", "sizes", "purity"], lines)
+
+
+def main() -> None:
+    for folder in map(Path, sys.argv[1:]):
+        runs, problems = find_runs(folder)
+        if problems:
+            sys.exit("\n".join(problems))
+        rows = by_method_and_source(runs)
+        name = runs[0].settings["data"]["benchmark"]
+        for grid in (
+            by_source(name, rows),
+            by_target(name, rows),
+            weights(name, rows),
+            clusters(rows),
+        ):
+            print(f"\n### {grid.title}\n\n{as_markdown(grid)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""Image files: which ones a folder holds, and how one of them becomes RGB bytes."""
+
+import logging
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import ExifTags, Image, UnidentifiedImageError
+
+from fedwca.data.raw import Picture
+from fedwca.errors import UserError
+
+__all__ = [
+    "IMAGE_SUFFIXES",
+    "BrokenImageError",
+    "Folder",
+    "decode_image",
+    "image_files",
+    "is_image",
+    "look_into",
+]
+
+IMAGE_SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif"}
+)
+
+# Content decides, not the suffix: many a download called .jpg is a PNG or a GIF.
+_FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF")
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_SIDEWAYS = (5, 6, 7, 8)
+
+# Without any handler, Python would print what Pillow logs about a broken file.
+logging.getLogger("PIL").addHandler(logging.NullHandler())
+
+
+class BrokenImageError(Exception):
+    """An image that cannot be decoded; its text is the reason, in a few words."""
+
+
+class Folder(NamedTuple):
+    """What matters in a folder, each sorted by name."""
+
+    images: list[Path]
+    folders: list[Path]
+
+
+def is_image(name: str) -> bool:
+    """Whether a file is to be read as an image; `._x.jpg` are macOS's notes on x.jpg."""
+    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES and not name.startswith(".")
+
+
+def look_into(folder: Path) -> Folder:
+    """The images and the folders directly in a folder, without hidden ones."""
+    images, folders = [], []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if _leads_to_folder(entry):
+                    folders.append(entry.name)
+                elif is_image(entry.name) and (entry.is_symlink() or entry.is_file()):
+                    images.append(entry.name)  # a link that leads nowhere will be named as broken
+    except OSError as error:
+        raise UserError(
+            f"the folder {folder} cannot be read ({error.strerror}): "
+            "make it readable, or move it elsewhere"
+        ) from None
+    visible = [name for name in folders if not name.startswith(".") and name != "__MACOSX"]
+    return Folder([folder / name for name in sorted(images)], [folder / n for n in sorted(visible)])
+
+
+def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link in a circle, or into a folder that may not be entered
+        return False
+
+
+def image_files(folder: Path) -> list[Path]:
+    """The images directly in a folder, sorted by name."""
+    return look_into(folder).images
+
+
+def decode_image(path: Path, size: int) -> Picture:
+    """Read an image, turn it upright, and resize it to size × size whatever its proportions."""
+    try:
+        with Image.open(path, formats=_FORMATS) as image:
+            return _decoded(image, size)
+    except MemoryError:  # not the file's fault, so it must not be put down as broken
+        raise UserError(
+            f"there is too little memory to decode {path}: free some, or make the image smaller"
+        ) from None
+    except Exception as error:  # on bad bytes, decoders raise whatever comes first
+        raise BrokenImageError(_reason(path, error)) from error
+
+
+def _decoded(image: Image.Image, size: int) -> Picture:
+    full = image.size
+    # JPEG only: decodes large ones at 1/2, 1/4 or 1/8, and in the mode they are stored in.
+    reduced = image.draft("RGB", (2 * size, 2 * size))
+    image.load()
+    orientation = _orientation(image)
+    # The box leaves out the padding of sides that the reduction does not divide.
+    box = reduced[1] if reduced else None
+    small = _rgb(image).resize((size, size), Image.Resampling.BILINEAR, box)
+    if orientation in _UPRIGHT:
+        small = small.transpose(_UPRIGHT[orientation])
+    width, height = full if reduced else image.size
+    if orientation in _SIDEWAYS:
+        width, height = height, width
+    return Picture(np.asarray(small), width, height)
+
+
+def _orientation(image: Image.Image) -> int:
+    """As the camera noted it; corrupt notes are no reason to lose the image."""
+    try:
+        return int(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except Exception:
+        return 1
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I"):
+        return _grey(_from_whole_numbers(image))
+    if image.mode == "F":
+        return _grey(_from_floats(image))
+    if image.has_transparency_data:
+        return _over_white(image)
+    return image.convert("RGB")
+
+
+def _over_white(image: Image.Image) -> Image.Image:
+    """Cover transparent pixels: the colour stored under them is arbitrary and never seen."""
+    seen = image.convert("RGBA")
+    white = Image.new("RGBA", seen.size, "white")
+    return Image.alpha_composite(white, seen).convert("RGB")
+
+
+def _from_whole_numbers(image: Image.Image) -> NDArray[np.float64]:
+    """Scaled by the range of their type, where Pillow would clip everything above 255 to white.
+
+    Mode "I" does not tell its range, for Pillow also puts smaller types there: the values do.
+    """
+    values = np.asarray(image).astype(np.float64)
+    ranges = (255, 65535, 2**31 - 1) if image.mode == "I" else (65535,)
+    top = next(top for top in ranges if values.max() <= top)
+    return values * (255 / top)
+
+
+def _from_floats(image: Image.Image) -> NDArray[np.float64]:
+    values = np.asarray(image).astype(np.float64)
+    if not np.isfinite(values).all():
+        raise BrokenImageError("it has NaN or infinite pixels")
+    return values * 255 if values.max() <= 1 else values
+
+
+def _grey(values: NDArray[np.float64]) -> Image.Image:
+    grey = np.rint(np.clip(values, 0, 255)).astype(np.uint8)
+    return Image.fromarray(grey).convert("RGB")
+
+
+def _reason(path: Path, error: Exception) -> str:
+    """What to tell the user, for nobody but programmers understands the decoders' own words."""
+    if isinstance(error, BrokenImageError):
+        return str(error)
+    if isinstance(error, UnidentifiedImageError):
+        return "it is no image of a known format" if path.stat().st_size else "it is empty"
+    if isinstance(error, OSError) and error.errno is not None:
+        return "it is a folder" if os.path.isdir(path) else f"it cannot be read ({error.strerror})"
+    if isinstance(error, Image.DecompressionBombError):
+        return "it has more pixels than are safe to decode"
+    return "it is cut short" if "truncated" in str(error) else "it is damaged"

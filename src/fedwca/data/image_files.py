@@ -1,0 +1,103 @@
+"""Domains whose images are single files, decoded by all cores; what their loaders share."""
+
+import os
+import unicodedata
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedwca.data.augment import OBJECTS, Transform
+from fedwca.data.decode import BrokenImageError, decode_image
+from fedwca.data.raw import Broken, Picture, RawDomain
+
+__all__ = [
+    "ImageFiles",
+    "below",
+    "image_domain",
+    "listed",
+    "object_transform",
+    "plain_name",
+    "printable",
+]
+
+_CHUNK = 128  # images held at a time: enough to keep all cores busy
+_MOST_WORKERS = 32
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """One image and one label for each file."""
+
+    files: tuple[Path, ...]
+    labels: NDArray[np.int64]
+
+    def decode(self, rows: NDArray[np.int64], size: int) -> Iterator[Picture | Broken]:
+        """The images of those rows, in that order, chunk by chunk so that memory stays flat."""
+        with ThreadPoolExecutor(_workers()) as pool:  # threads do, for Pillow frees the GIL
+            for start in range(0, len(rows), _CHUNK):
+                chunk = [self.files[row] for row in rows[start : start + _CHUNK]]
+                # Filters are global, so they are set here once and not by each thread, and
+                # restored before the caller goes on.
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    decoded = list(pool.map(partial(_decode_one, size=size), chunk))
+                yield from decoded
+
+
+def _decode_one(file: Path, size: int) -> Picture | Broken:
+    try:
+        return decode_image(file, size)
+    except BrokenImageError as error:
+        return Broken(str(error))
+
+
+def image_domain(name: str, files: Sequence[tuple[Path, int]], root: Path) -> RawDomain:
+    """A domain of image files, each with its label; they are named by where they lie in `root`."""
+    paths = tuple(path for path, _ in files)
+    labels = [label for _, label in files]
+    opened = partial(ImageFiles, paths, np.array(labels, dtype=np.int64))
+    names = tuple(below(root, path) for path in paths)
+    return RawDomain(name, paths, {"loader": "image files", "labels": labels}, opened, names)
+
+
+def object_transform(image_size: int) -> Transform:
+    """Crops of 224 from images of 256, and in that proportion from others."""
+    return replace(OBJECTS, crop=image_size * 7 // 8)
+
+
+def plain_name(name: str) -> str:
+    """A name for comparison: only letters and digits count, and their case does not."""
+    folded = unicodedata.normalize("NFKC", name).casefold()
+    return "".join(letter for letter in folded if letter.isalnum()) or name
+
+
+def listed(names: Sequence[str], most: int = 6) -> str:
+    """Names in a sentence; of very many only how many more there are."""
+    shown = list(names[:most])
+    if len(names) > most:
+        return f"{', '.join(shown)} and {len(names) - most} more"
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+
+
+def below(root: Path, path: Path) -> str:
+    """Where a file or folder lies in `root`, fit to be shown."""
+    return printable(path.relative_to(root).as_posix())
+
+
+def printable(name: str) -> str:
+    """A file's name may hold line breaks, terminal codes or bytes that are no text: not ours."""
+    return "".join(
+        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in name
+    )
+
+
+def _workers() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return min(_MOST_WORKERS, len(os.sched_getaffinity(0)))
+    return min(_MOST_WORKERS, os.cpu_count() or 1)

@@ -1,0 +1,432 @@
+"""Single image files, of every format and mode and in every state of decay."""
+
+import errno
+import io
+import logging
+import os
+import threading
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import ExifTags, Image
+
+from fedwca.data.decode import BrokenImageError, decode_image, image_files, look_into
+from fedwca.data.image_files import image_domain, listed, plain_name, printable
+from fedwca.data.raw import Broken, Picture
+from fedwca.errors import UserError
+from image_folders import decoded, put_images
+
+COLOUR = (200, 60, 20)
+GREY = (90, 90, 90)
+WHITE = (255, 255, 255)
+
+
+def save(path: Path, image: Image.Image, **options: object) -> Path:
+    image.save(path, **options)
+    return path
+
+
+def only_colour(picture: Picture) -> NDArray[np.int64]:
+    """The colour of an image that has one colour."""
+    colours = np.unique(picture.pixels.reshape(-1, 3), axis=0)
+    assert len(colours) == 1
+    return colours[0].astype(np.int64)
+
+
+def ramp(values: NDArray[np.generic], path: Path) -> list[int]:
+    """Grey values of an image of one row of pixels, after decoding at a size that keeps them."""
+    side = len(values)
+    Image.fromarray(np.repeat(values[None], side, axis=0)).save(path)
+    picture = decode_image(path, side)
+    assert (picture.pixels == picture.pixels[:1, :, :1]).all()  # grey, and every row the same
+    return picture.pixels[0, :, 0].tolist()
+
+
+@pytest.mark.parametrize("suffix", ["png", "bmp", "tif", "TIFF", "jpg", "JPEG", "webp"])
+def test_every_format_keeps_its_colour(tmp_path: Path, suffix: str) -> None:
+    path = save(tmp_path / f"x.{suffix}", Image.new("RGB", (20, 10), COLOUR))
+    picture = decode_image(path, 16)
+    assert picture.pixels.shape == (16, 16, 3)
+    assert picture.pixels.dtype == np.uint8
+    assert (picture.width, picture.height) == (20, 10)
+    lossy = suffix in ("jpg", "JPEG", "webp")
+    assert np.abs(picture.pixels.astype(int) - COLOUR).max() <= (4 if lossy else 0)
+
+
+@pytest.mark.parametrize(
+    ("mode", "stored", "seen"),
+    [
+        ("1", 1, WHITE),
+        ("1", 0, (0, 0, 0)),
+        ("L", 90, GREY),
+        ("LA", (90, 255), GREY),
+        ("LA", (90, 0), WHITE),
+        ("RGBA", (*COLOUR, 255), COLOUR),
+        ("RGBA", (*COLOUR, 0), WHITE),
+        ("RGBA", (*COLOUR, 51), (244, 216, 208)),  # a fifth of it, four fifths of 255
+    ],
+)
+def test_every_mode_becomes_the_colour_one_sees(
+    tmp_path: Path, mode: str, stored: int | tuple[int, ...], seen: tuple[int, ...]
+) -> None:
+    path = save(tmp_path / "x.png", Image.new(mode, (5, 4), stored))
+    assert only_colour(decode_image(path, 6)).tolist() == list(seen)
+
+
+@pytest.mark.parametrize("transparency", [None, 1, bytes([255, 0])])
+def test_palettes_with_and_without_a_transparent_entry(
+    tmp_path: Path, transparency: int | bytes | None
+) -> None:
+    image = Image.new("P", (2, 2))
+    image.putpalette([*COLOUR, *GREY])
+    image.putdata([0, 1, 0, 1])
+    options = {} if transparency is None else {"transparency": transparency}
+    pixels = decode_image(save(tmp_path / "x.png", image, **options), 2).pixels
+    right = GREY if transparency is None else WHITE
+    assert pixels.tolist() == [[list(COLOUR), list(right)]] * 2
+
+
+def test_a_colour_declared_transparent_is_white(tmp_path: Path) -> None:
+    path = save(tmp_path / "x.png", Image.new("RGB", (4, 4), COLOUR), transparency=COLOUR)
+    assert only_colour(decode_image(path, 4)).tolist() == list(WHITE)
+
+
+def test_hidden_colours_do_not_bleed_into_their_surroundings(tmp_path: Path) -> None:
+    pixels = np.zeros((8, 8, 4), np.uint8)  # transparent black …
+    pixels[:, 4:] = (*WHITE, 255)  # … beside opaque white
+    path = save(tmp_path / "x.png", Image.fromarray(pixels))
+    assert only_colour(decode_image(path, 3)).tolist() == list(WHITE)
+
+
+def test_print_colours_come_out_as_on_paper(tmp_path: Path) -> None:
+    image = Image.new("CMYK", (8, 8), (0, 255, 255, 0))  # magenta and yellow ink make red
+    red = [255, 0, 0]
+    assert only_colour(decode_image(save(tmp_path / "x.tif", image), 8)).tolist() == red
+    # as a JPEG, Pillow writes and reads inks inverted, as Adobe does
+    jpeg = save(tmp_path / "x.jpg", image)
+    assert b"Adobe" in jpeg.read_bytes()
+    assert np.abs(only_colour(decode_image(jpeg, 8)) - red).max() <= 3
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+@pytest.mark.parametrize("kind", ["<u2", ">u2"])
+def test_sixteen_bits_are_scaled_and_not_clipped(tmp_path: Path, suffix: str, kind: str) -> None:
+    values = np.array([0, 128, 129, 257, 25700, 32767, 65535], kind)
+    # over 257: 0, 0.498, 0.502, 1, 100, 127.498, 255
+    assert ramp(values, tmp_path / f"x.{suffix}") == [0, 0, 1, 1, 100, 127, 255]
+
+
+def test_a_dark_sixteen_bit_image_stays_dark(tmp_path: Path) -> None:
+    assert ramp(np.array([0, 200, 255], np.uint16), tmp_path / "x.png") == [0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("values", "greys"),
+    [
+        ([0, 7, 255], [0, 7, 255]),
+        ([0, 257, 65535], [0, 1, 255]),
+        ([0, 2**30, 2**31 - 1], [0, 128, 255]),
+        ([-5, 0, 255], [0, 0, 255]),
+    ],
+)
+def test_whole_numbers_are_scaled_by_the_type_they_fit(
+    tmp_path: Path, values: list[int], greys: list[int]
+) -> None:
+    assert ramp(np.array(values, np.int32), tmp_path / "x.tif") == greys
+
+
+def test_floats_are_0_to_1_or_0_to_255(tmp_path: Path) -> None:
+    assert ramp(np.array([-1, 0.2, 1], np.float32), tmp_path / "x.tif") == [0, 51, 255]
+    assert ramp(np.array([0, 51.4, 300], np.float32), tmp_path / "y.tif") == [0, 51, 255]
+
+
+def test_floats_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BrokenImageError, match=r"^it has NaN or infinite pixels$"):
+        ramp(np.array([0, np.nan], np.float32), tmp_path / "x.tif")
+
+
+def test_images_are_squeezed_and_smoothed_and_not_cropped(tmp_path: Path) -> None:
+    stripes = np.zeros((2, 64, 3), np.uint8)
+    stripes[:, 1::2] = 255
+    path = save(tmp_path / "x.png", Image.fromarray(stripes))
+    pixels = decode_image(path, 4).pixels
+    assert pixels.shape == (4, 4, 3)
+    assert np.abs(pixels.astype(int) - 127).max() <= 4  # 16 stripes to a pixel: all grey
+
+
+def as_camera_stores(upright: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+    """Row and column 0 of the file lie where EXIF says they do in the upright picture."""
+    stored = {
+        1: upright,
+        2: upright[:, ::-1],
+        3: upright[::-1, ::-1],
+        4: upright[::-1],
+        5: upright.transpose(1, 0, 2),  # row 0 is the left side, column 0 the top
+        6: upright.transpose(1, 0, 2)[::-1],  # row 0 is the right side, column 0 the top
+        7: upright.transpose(1, 0, 2)[::-1, ::-1],  # row 0 is the right, column 0 the bottom
+        8: upright.transpose(1, 0, 2)[:, ::-1],  # row 0 is the left side, column 0 the bottom
+    }
+    return np.ascontiguousarray(stored[orientation])
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("suffix", ["png", "jpg", "tif", "webp"])
+def test_cameras_that_were_held_askew(tmp_path: Path, suffix: str, orientation: int) -> None:
+    upright = np.zeros((32, 48, 3), np.uint8)
+    upright[:16, :24] = (255, 0, 0)
+    upright[:16, 24:] = (0, 255, 0)
+    upright[16:, :24] = (0, 0, 255)
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    image = Image.fromarray(as_camera_stores(upright, orientation))
+    path = save(tmp_path / f"x.{suffix}", image, exif=exif)
+    picture = decode_image(path, 32)
+    assert (picture.width, picture.height) == (48, 32)
+    corners = picture.pixels[4:29:24, 4:29:24].astype(int)
+    expected = [[[255, 0, 0], [0, 255, 0]], [[0, 0, 255], [0, 0, 0]]]
+    assert np.abs(corners - expected).max() <= 12
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_large_jpegs_are_decoded_small_and_look_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, orientation: int
+) -> None:
+    y, x = np.mgrid[0:600, 0:801]
+    waves = 128 + 100 * np.sin(x / 30) * np.cos(y / 40)
+    pixels = np.stack([x * 255 / 801, y * 255 / 600, waves], axis=-1).astype(np.uint8)
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    path = save(tmp_path / "x.jpg", Image.fromarray(pixels).convert(mode), exif=exif, quality=95)
+    with Image.open(path) as image:
+        upright = image.convert("RGB")
+    if orientation == 6:
+        upright = upright.transpose(Image.Transpose.ROTATE_270)
+    expected = np.asarray(upright.resize((32, 32), Image.Resampling.BILINEAR)).astype(int)
+
+    resized = []
+    resize = Image.Image.resize
+    monkeypatch.setattr(
+        Image.Image, "resize", lambda self, *rest: resized.append(self.size) or resize(self, *rest)
+    )
+    picture = decode_image(path, 32)
+    assert resized == [(101, 75)]  # an eighth, rounded up
+    assert (picture.width, picture.height) == upright.size
+    assert sorted(upright.size) == [600, 801]
+    assert np.abs(picture.pixels - expected).max() <= 4
+
+
+def test_the_content_counts_and_not_the_suffix(tmp_path: Path) -> None:
+    image = Image.new("RGB", (4, 4), (255, 0, 0))
+    for kind in ("PNG", "GIF", "BMP"):
+        path = save(tmp_path / f"{kind}.jpg", image, format=kind)
+        assert only_colour(decode_image(path, 4)).tolist() == [255, 0, 0]
+
+
+def noise(side: int = 64) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (side, side, 3), np.uint8))
+
+
+def broken_files(folder: Path) -> dict[str, str]:
+    """Files of every kind of damage, and what is to be said about each."""
+    reasons = {"empty.jpg": "it is empty", "text.png": "it is no image of a known format"}
+    (folder / "empty.jpg").touch()
+    (folder / "text.png").write_text("<html>404 not found</html>")
+    for suffix in ("jpg", "png", "bmp", "tif"):
+        path = save(folder / f"cut.{suffix}", noise())
+        path.write_bytes(path.read_bytes()[:2000])
+        reasons[path.name] = "it is cut short"
+    (folder / "folder.jpg").mkdir()
+    reasons["folder.jpg"] = "it is a folder"
+    (folder / "link.jpg").symlink_to(folder / "nowhere")
+    reasons["link.jpg"] = "it cannot be read (No such file or directory)"
+    (folder / "bomb.bmp").write_bytes(bitmap_header(20_000, 20_000))
+    reasons["bomb.bmp"] = "it has more pixels than are safe to decode"
+    damaged = bytearray(save(folder / "damaged.png", noise()).read_bytes())
+    damaged[60:400] = bytes(340)
+    (folder / "damaged.png").write_bytes(damaged)
+    reasons["damaged.png"] = "it is damaged"
+    return reasons
+
+
+def bitmap_header(width: int, height: int) -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (1, 1)).save(stream, "BMP")
+    header = bytearray(stream.getvalue())
+    header[18:26] = width.to_bytes(4, "little") + height.to_bytes(4, "little")
+    return bytes(header)
+
+
+def test_broken_files_are_named_with_the_reason_and_the_others_survive(tmp_path: Path) -> None:
+    reasons = broken_files(tmp_path)
+    files = []
+    for number, name in enumerate(reasons):
+        good = save(tmp_path / f"good{number}.png", Image.new("RGB", (2, 2), (number, 0, 0)))
+        files += [(good, number), (tmp_path / name, number)]
+    domain = image_domain("x", files, tmp_path.parent)
+    outcome = decoded(domain)
+    assert domain.names[1::2] == tuple(f"{tmp_path.name}/{name}" for name in reasons)
+    assert outcome[1::2] == [Broken(reason) for reason in reasons.values()]
+    reds = [only_colour(item)[0] for item in outcome[::2] if isinstance(item, Picture)]
+    assert reds == list(range(len(reasons)))
+
+
+@pytest.mark.parametrize("cut", [10, 20, 40, 400, 2000])
+@pytest.mark.parametrize("suffix", ["jpg", "png", "bmp", "webp", "tif"])
+def test_wherever_a_file_is_cut_it_is_broken_and_nothing_worse(
+    tmp_path: Path, suffix: str, cut: int
+) -> None:
+    path = save(tmp_path / f"x.{suffix}", noise())
+    path.write_bytes(path.read_bytes()[:cut])
+    (outcome,) = decoded(image_domain("x", [(path, 0)], tmp_path))
+    reasons = ("it is cut short", "it is damaged", "it is no image of a known format")
+    assert outcome in [Broken(reason) for reason in reasons]
+
+
+def test_a_file_that_may_not_be_read_is_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:  # as root, who runs tests in containers, may all
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    path = put_images(tmp_path, "x.jpg") / "x.jpg"
+    monkeypatch.setattr(Image, "open", refuse)
+    with pytest.raises(BrokenImageError, match=r"^it cannot be read \(Permission denied\)$"):
+        decode_image(path, 4)
+
+
+def test_corrupt_exif_costs_neither_the_image_nor_a_warning(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    head = b"Exif\0\0MM\0*\0\0\0\x08\0\x01"  # one entry follows
+    spoilt = (
+        b"x",
+        b"Exif\0\0rubbish",
+        b"Exif\0\0II*\0\x08\0\0\0\xff\xff",  # 65,535 entries, and none of them there
+        head + b"\x01\x12\0\x02\0\0\0\x04up!\0\0\0\0\0",  # the orientation as a word
+    )
+    for number, exif in enumerate(spoilt):
+        for suffix in ("jpg", "png", "webp"):
+            image = Image.new("RGB", (8, 6), COLOUR)
+            save(tmp_path / f"{number}.{suffix}", image, exif=exif)
+    files = [(file, 0) for file in image_files(tmp_path)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        outcome = decoded(image_domain("x", files, tmp_path))
+    sizes = [(item.width, item.height) for item in outcome if isinstance(item, Picture)]
+    assert sizes == [(8, 6)] * 12
+    assert caught == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_large_image_that_pillow_warns_of_is_decoded_without_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(tmp_path / "x.png", Image.new("RGB", (40, 30), COLOUR))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    with pytest.warns(Image.DecompressionBombWarning), Image.open(path):
+        pass
+    (outcome,) = decoded(image_domain("x", [(path, 0)], tmp_path))
+    assert isinstance(outcome, Picture)
+    assert only_colour(outcome).tolist() == list(COLOUR)
+
+
+def test_what_pillow_logs_of_a_broken_file_is_not_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.root, "handlers", [])  # those of pytest, which users do not have
+    path = save(tmp_path / "x.tif", noise(8))
+    content = path.read_bytes()
+    samples = (277).to_bytes(2, "little") + (3).to_bytes(2, "little") + (1).to_bytes(4, "little")
+    assert content.count(samples) == 1
+    many = content.replace(samples + b"\x03", samples + b"\x63")  # 99 samples a pixel
+    path.write_bytes(many)
+    (outcome,) = decoded(image_domain("x", [(path, 0)], tmp_path))
+    assert isinstance(outcome, Broken)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_rows_are_decoded_in_the_order_asked_for_and_warnings_work_in_between(
+    tmp_path: Path,
+) -> None:
+    files = [
+        (save(tmp_path / f"{n:03}.png", Image.new("RGB", (2, 2), (n, 0, 0))), n) for n in range(200)
+    ]
+    pictures = image_domain("x", files, tmp_path).open()
+    rows = np.random.default_rng(0).permutation(200)[:150]  # more than one chunk
+    filters = list(warnings.filters)
+    reds = []
+    for item in pictures.decode(rows, 2):
+        assert warnings.filters == filters
+        assert isinstance(item, Picture)
+        reds.append(item.pixels[0, 0, 0])
+    assert reds == rows.tolist()
+    assert pictures.labels.tolist() == list(range(200))
+
+
+def test_leaving_off_early_leaves_no_threads_behind(tmp_path: Path) -> None:
+    put_images(tmp_path, *(f"{n}.jpg" for n in range(5)))
+    before = threading.active_count()
+    pictures = image_domain("x", [(file, 0) for file in image_files(tmp_path)], tmp_path).open()
+    images = pictures.decode(np.arange(5), 4)
+    next(images)
+    images.close()  # type: ignore[attr-defined]
+    assert threading.active_count() == before
+
+
+def test_a_domain_is_known_by_content_and_labels_not_by_place(tmp_path: Path) -> None:
+    domains = []
+    for place in ("here", "there"):
+        folder = put_images(tmp_path / place, "a.jpg", "b.jpg")
+        domains.append(image_domain("x", [(f, 3) for f in image_files(folder)], tmp_path))
+    assert domains[0].key == domains[1].key == {"loader": "image files", "labels": [3, 3]}
+    assert [file.name for file in domains[0].files] == ["a.jpg", "b.jpg"]
+
+
+def test_folders_list_images_by_name_and_nothing_hidden(tmp_path: Path) -> None:
+    put_images(
+        tmp_path, "b.JPG", "a.Tiff", "._a.jpg", ".hidden.png", "notes.txt", "c.gif", "10.webp"
+    )
+    put_images(tmp_path, "z/x.jpg", "d.jpg/x.jpg", "__MACOSX/x.jpg", ".git/x.jpg", "y/x.jpg")
+    (tmp_path / "circle.jpg").symlink_to("circle.jpg")
+    os.mkfifo(tmp_path / "pipe.jpg")
+    names = [file.name for file in image_files(tmp_path)]
+    assert names == ["10.webp", "a.Tiff", "b.JPG", "c.gif", "circle.jpg"]
+    assert [folder.name for folder in look_into(tmp_path).folders] == ["d.jpg", "y", "z"]
+
+
+def test_a_folder_that_cannot_be_listed_is_the_users_to_mend(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot be read \(No such file or directory\): make it"):
+        image_files(tmp_path / "gone")
+
+
+def test_names_are_compared_by_letters_and_digits() -> None:
+    assert (
+        len({plain_name(n) for n in ("Real World", "Real_World", "RealWorld", "real-world")}) == 1
+    )
+    assert plain_name("Café") == plain_name("Cafe\u0301".upper())  # two ways to store an é
+    assert len({plain_name(n) for n in ("猫", "狗", "+", "-", "a1", "a2")}) == 6
+
+
+def test_names_are_shown_without_line_breaks_terminal_codes_or_stray_bytes() -> None:
+    assert printable("a\nb\x1b[31mc\udcffd Straße 猫") == "a\ufffdb\ufffd[31mc\ufffdd Straße 猫"
+
+
+def test_too_little_memory_is_not_the_files_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Image, "open", fail)
+    with pytest.raises(UserError, match=r"too little memory to decode .*x\.jpg"):
+        decode_image(tmp_path / "x.jpg", 4)
+
+
+def test_long_lists_are_cut_short() -> None:
+    assert listed(["a"]) == "a"
+    assert listed(["a", "b", "c"]) == "a, b and c"
+    assert listed(list("abcdefgh")) == "a, b, c, d, e, f and 2 more"
