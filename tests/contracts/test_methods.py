@@ -32,7 +32,8 @@ def test_it_is_a_frozen_dataclass_that_documents_its_fields(name: str) -> None:
     assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
     for field in dataclasses.fields(kind):
         if field.name != "training":
-            assert f"{field.name}:" in (kind.__doc__ or ""), f"{field.name} is not explained"
+            told = "".join(base.__doc__ or "" for base in kind.__mro__)
+            assert f"{field.name}:" in told, f"{field.name} is not explained"
 
 
 @every_method

@@ -8,11 +8,20 @@ import torch
 import torch.nn.functional as F
 
 from fedwca.core.losses import information_maximization
-from fedwca.core.params import clone
+from fedwca.core.params import clone, is_batch_norm_statistic
 from fedwca.data.images import ClientData, UnlabeledImages
 from fedwca.methods.inference import evaluate, load, own_statistics, recalibrate
 from fedwca.methods.optimizer import make_sgd, set_rate
-from fedwca.methods.training import Targets, Training, _batch, _batches, _losses, train
+from fedwca.methods.training import (
+    Objective,
+    Step,
+    Targets,
+    Training,
+    _batch,
+    _batches,
+    shot_loss,
+    train,
+)
 from fedwca.models import DomainModel
 
 NewModel = Callable[[], DomainModel]
@@ -60,7 +69,8 @@ def test_without_mismatch_the_loss_is_shots(new_model: NewModel, images: Unlabel
     labels = torch.arange(len(images)) % 3
     rows = torch.arange(10)
     x, wanted, target = _batch(images, Targets.plain(labels), rows, rng())
-    im, ce = _losses(model, x, 10, wanted, target)
+    losses = shot_loss(Step(rows, x, *model(x), wanted, target), TRAINING)
+    (_, im), (_, ce) = losses["im"], losses["ce"]
     _, logits = model(images.batch(rows))
     torch.testing.assert_close(im, information_maximization(logits))
     torch.testing.assert_close(ce, F.cross_entropy(logits, labels[:10]))
@@ -72,8 +82,8 @@ def test_without_any_usable_label_only_information_is_maximised(
     nothing = Targets.plain(torch.zeros(len(images), dtype=torch.int64))
     nothing = nothing._replace(used=torch.zeros(len(images), dtype=torch.bool))
     x, wanted, target = _batch(images, nothing, torch.arange(8), rng())
-    _, ce = _losses(new_model(), x, 8, wanted, target)
-    assert float(ce) == 0
+    step = Step(torch.arange(8), x, *new_model()(x), wanted, target)
+    assert float(step.cross_entropy()) == 0
     _, losses = train(new_model(), images, lambda: nothing, TRAINING, rng(), round=0)
     assert losses["loss_ce"] == 0
     assert losses["loss_im"] != 0
@@ -133,15 +143,46 @@ def test_training_leaves_the_global_random_state_alone(
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_a_penalty_takes_part(new_model: NewModel, images: UnlabeledImages) -> None:
+def test_another_objective_is_minimised_instead(
+    new_model: NewModel, images: UnlabeledImages
+) -> None:
     model = new_model()
     start = clone(model.feature_state())
     weight = model.bottleneck.linear.weight  # type: ignore[union-attr]
     targets = Targets.plain(torch.zeros(len(images), dtype=torch.int64))
-    pull = lambda: 10 * weight.square().sum()  # type: ignore[union-attr, operator]  # noqa: E731
-    pulled, _ = train(model, images, lambda: targets, TRAINING, rng(), round=0, penalty=pull)
+    pull: Objective = lambda step: {"pull": (10.0, weight.square().sum())}  # type: ignore # noqa: E731
+    pulled, losses = train(model, images, lambda: targets, TRAINING, rng(), round=0, objective=pull)
     name = "bottleneck.linear.weight"
     assert pulled[name].norm() < 0.5 * start[name].norm()
+    assert list(losses) == ["loss_pull"]
+
+
+def test_a_frozen_backbone_stays_to_the_last_bit_and_thaws_again(
+    new_model: NewModel, images: UnlabeledImages
+) -> None:
+    model = new_model()
+    start = clone(model.feature_state())
+    targets = Targets.plain(torch.arange(len(images)) % 3)
+    trained, _ = train(
+        model, images, lambda: targets, TRAINING, rng(), round=0, frozen_backbone=True
+    )
+    for name, tensor in trained.items():
+        assert torch.equal(tensor, start[name]) == name.startswith("backbone."), name
+    assert all(p.requires_grad for p in model.backbone.parameters())
+
+
+def test_an_objective_without_gradient_changes_no_weight(
+    new_model: NewModel, images: UnlabeledImages
+) -> None:
+    model = new_model()
+    start = clone(model.feature_state())
+    targets = Targets.plain(torch.zeros(len(images), dtype=torch.int64))
+    trained, _ = train(
+        model, images, lambda: targets, TRAINING, rng(), round=0, objective=lambda step: {}
+    )
+    for name, tensor in trained.items():
+        if not is_batch_norm_statistic(name):
+            assert torch.equal(tensor, start[name]), name
 
 
 def test_shots_decay_and_a_slower_backbone(new_model: NewModel) -> None:

@@ -4,6 +4,7 @@ Liang, Hu, Feng: Do We Really Need to Access the Source Data? (SHOT), ICML 2020;
 FedWCA, section 4.3 and algorithm 2.
 """
 
+import math
 from typing import Literal, NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ __all__ = [
     "PrototypeFeatures",
     "PrototypeLabels",
     "confidence_labels",
+    "confident",
     "mixup_partners",
     "prototype_labels",
     "reconcile",
@@ -73,6 +75,27 @@ def prototype_labels(
 def confidence_labels(probabilities: Tensor) -> Tensor:
     """[N] labels by the classifier alone: the ablation without prototypes."""
     return probabilities.argmax(dim=1)
+
+
+def confident(probabilities: Tensor, threshold: float = 0.9, share: float = 0.66) -> Tensor:
+    """[N] which labels are good enough to learn from, as LADD has it.
+
+    A label is kept if its probability is above the threshold, or if it is among the given share
+    of the most confident samples of its class: the share of easy classes may all lie above the
+    threshold, and that of hard ones all below.
+
+    Args:
+        probabilities: [N, M].
+        threshold: probability above which a label is kept, whatever the others have.
+        share: of each class, rounded up; 1 keeps everything.
+    """
+    confidence, labels = probabilities.max(dim=1)
+    keep = confidence > threshold
+    for label in labels.unique().tolist():
+        members = torch.nonzero(labels == label).squeeze(1)
+        best = confidence[members].argsort(descending=True, stable=True)
+        keep[members[best[: math.ceil(share * len(members))]]] = True
+    return keep
 
 
 def reconcile(

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["DIGITS", "OBJECTS", "Transform"]
+__all__ = ["DIGITS", "OBJECTS", "Transform", "distort"]
 
 Channels = tuple[float, float, float]
 
@@ -52,3 +53,28 @@ class Transform:
 
 DIGITS = Transform(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
 OBJECTS = Transform(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), crop=224, flip=True)
+
+
+def distort(x: Tensor, rng: torch.Generator) -> Tensor:
+    """Strong augmentation of network input [B, 3, H, W], for weak/strong consistency.
+
+    Each image is turned by up to 15°, scaled and moved by up to a tenth, changed in contrast and
+    brightness, and loses a square of half its side. Nothing is mirrored: a digit would become
+    another sign.
+    """
+    count, _, height, width = x.shape
+
+    def uniform(low: float, high: float, *shape: int) -> Tensor:
+        return (low + (high - low) * torch.rand(count, *shape, generator=rng)).to(x.device)
+
+    angle, scale = uniform(-0.262, 0.262), uniform(0.9, 1.1)
+    cos, sin = scale * angle.cos(), scale * angle.sin()
+    linear = torch.stack([torch.stack([cos, -sin], 1), torch.stack([sin, cos], 1)], 1)  # [B, 2, 2]
+    moves = torch.cat([linear, uniform(-0.2, 0.2, 2, 1)], dim=2)  # of a frame from -1 to 1
+    grid = F.affine_grid(moves, list(x.shape), align_corners=False)
+    moved = F.grid_sample(x, grid, padding_mode="border", align_corners=False)
+    toned = moved * uniform(0.6, 1.4, 1, 1, 1) + uniform(-0.4, 0.4, 1, 1, 1)
+    rows = (torch.arange(height, device=x.device) - uniform(0, height, 1)).abs() < height / 4
+    columns = (torch.arange(width, device=x.device) - uniform(0, width, 1)).abs() < width / 4
+    hole = rows[:, None, :, None] & columns[:, None, None, :]  # [B, 1, H, W]
+    return toned.masked_fill(hole, 0.0)

@@ -15,6 +15,7 @@ from fedwca.core.params import State, mix
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.base import Adapted, Client, Method, Record, round_of
 from fedwca.methods.shot import adapt_from, memory_of
+from fedwca.methods.training import Objective, shot_loss
 from fedwca.models import DomainModel
 
 __all__ = ["FedAvg", "mean_of"]
@@ -58,9 +59,16 @@ class FedAvg(Method):
             rng,
             round=round_of(message),
             fixed_labels=self.fixed_labels,
+            objective=lambda: self.objective(model, images, rng),
         )
         reply = Record({"local": weights}, {"samples": torch.tensor(len(images))})
         return Adapted(reply, memory_of(weights, self.training), {**health})
+
+    def objective(
+        self, model: DomainModel, images: UnlabeledImages, rng: torch.Generator
+    ) -> Objective:
+        """What a client minimises; `model` holds the global model as it came."""
+        return lambda step: shot_loss(step, self.training)
 
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         merged = mean_of(list(replies.values()), self.mean) or state.models["global"]

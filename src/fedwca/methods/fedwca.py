@@ -27,17 +27,11 @@ from fedwca.core.pseudo_label import (
 )
 from fedwca.core.weights import Normalisation, cluster_weights
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import Adapted, Client, Health, Method, Record, round_of
+from fedwca.methods.base import Adapted, Client, Health, Record, round_of
 from fedwca.methods.blending import Blend, View, align, balance
-from fedwca.methods.cluster_state import (
-    assignments,
-    cluster_models,
-    cluster_of,
-    named,
-    numbered,
-    soft_weights,
-)
-from fedwca.methods.clustering import Clustering, Layer, client_style
+from fedwca.methods.cluster_state import cluster_of, named, numbered, soft_weights
+from fedwca.methods.clustered import Clustered
+from fedwca.methods.clustering import client_style
 from fedwca.methods.inference import Outputs, evaluate, load
 from fedwca.methods.shot import memory_of, own_of
 from fedwca.methods.training import Targets, train
@@ -49,8 +43,8 @@ ClusterWeights = Literal["wca", "local", "one_hot", "equal", "one_equal", "one_e
 
 
 @dataclass(frozen=True)
-class FedWCA(Method):
-    """The paper's method; its ablations are field values.
+class FedWCA(Clustered):
+    """The paper's method; its ablations are field values, those of `Clustered` too.
 
     Attributes:
         temperature_a: T_a of α; the paper takes 0.01, or 0.1 on PACS.
@@ -71,11 +65,6 @@ class FedWCA(Method):
         no_partner: a mismatched image with no matched one of its label: "skip" leaves it out of
             the cross-entropy, "keep" learns from it unmixed.
         prototype_features: "unit" rows as SHOT, or "raw" as the paper's equation reads.
-        clustering: "finch", LADD's "style", or the true "domain" (simulations only). A client
-            that comes later joins the cluster nearest by weights, whichever was chosen.
-        clustering_layer: the convolution that finch looks at, from 1, or "all" weights.
-        clustering_input: raw "weights" as the paper, or the "update" against the source model.
-        cluster_mean: "plain" mean within a cluster, or weighed by "samples".
         benefit_normalisation: how A is made to sum to one (see `soft_mixture`).
     """
 
@@ -92,10 +81,6 @@ class FedWCA(Method):
     label_rule: LabelRule = "ratio"
     no_partner: Literal["skip", "keep"] = "skip"
     prototype_features: PrototypeFeatures = "unit"
-    clustering: Clustering = "finch"
-    clustering_layer: Layer = 1
-    clustering_input: Literal["weights", "update"] = "weights"
-    cluster_mean: Literal["plain", "samples"] = "plain"
     benefit_normalisation: Normalisation = "column"
 
     sends: ClassVar[frozenset[str]] = frozenset({"round", "source", "cluster", "init", "soft/*"})
@@ -120,16 +105,12 @@ class FedWCA(Method):
 
     # --- server ---------------------------------------------------------------------------------
 
-    def init(self, source: State) -> Record:
-        return Record(models={"source": source}, values={"round": torch.tensor(0)})
-
     def send(self, state: Record, client: Client) -> Record:
-        values = {"round": state.values["round"]}
+        message = super().send(state, client)
         own = cluster_of(state, client)
-        if own is None:  # the first round, or a newcomer's first
-            return Record({"source": state.models["source"]}, values)
-        models = {"cluster": state.models[f"cluster/{own}"], **self._start(state, client, own)}
-        return Record(models, values)
+        if own is None:
+            return message
+        return Record({**message.models, **self._start(state, client, own)}, message.values)
 
     def _start(self, state: Record, client: Client, own: int) -> dict[str, State]:
         """What f_init is made of, beside the own cluster model: "init" itself, or "soft/*"."""
@@ -171,19 +152,17 @@ class FedWCA(Method):
         return e_own
 
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
-        values = {**state.values, "round": state.values["round"] + 1}
+        merged = super().aggregate(state, replies)
         if not replies:
-            return Record(state.models, values)
-        origin = state.models["source"] if self.clustering_input == "update" else None
-        values.update(assignments(state, replies, self.clustering, self.clustering_layer, origin))
+            return merged
+        values, models = {**merged.values}, {**merged.models}
         for client, reply in replies.items():
             for name in ("alpha", "beta"):
                 if name in reply.values:
                     values[f"{name}/{client.name}"] = reply.values[name]
         values.update(self._used_weights(state, values, replies))
-        clusters = cluster_models(state, values, replies, self.cluster_mean)
-        models = {"source": state.models["source"], **named("cluster", clusters)}
         if self.cluster_weights == "wca":
+            clusters = numbered(merged, "cluster")
             values["S"] = soft_weights(values, len(clusters), self.benefit_normalisation)
             models.update(named("soft", [mix(clusters, row) for row in values["S"]]))
         return Record(models, values)
@@ -197,18 +176,6 @@ class FedWCA(Method):
             f"v/{client.name}": self._blend_weights(received, client, own)
             for client in replies
             if (own := cluster_of(state, client)) is not None
-        }
-
-    def deployed(self, state: Record, client: Client, memory: Record) -> State:
-        own = cluster_of(state, client)
-        return state.models["source" if own is None else f"cluster/{own}"]
-
-    def describe(self, state: Record) -> Health:
-        """Each client's cluster, and the weights v_k that its last f_init had."""
-        return {
-            name: value.tolist()
-            for name, value in state.values.items()
-            if name.startswith(("cluster_of/", "v/"))
         }
 
     # --- client ---------------------------------------------------------------------------------

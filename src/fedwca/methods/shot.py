@@ -1,19 +1,19 @@
 """What all SHOT-based methods share: one model's pseudo-labels, and a round of training on them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedwca.core.params import State
 from fedwca.core.pseudo_label import prototype_labels
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.base import Record
 from fedwca.methods.inference import evaluate, load, own_statistics
-from fedwca.methods.training import Targets, Training, train
+from fedwca.methods.training import Objective, Targets, Training, train
 from fedwca.models import DomainModel
 
-__all__ = ["adapt_from", "label_by_prototypes", "memory_of", "own_of"]
+__all__ = ["adapt_from", "label_by_prototypes", "memory_of", "own_of", "trained_parameters"]
 
 OWN_STATISTICS = "batch_norm"
 
@@ -34,8 +34,12 @@ def adapt_from(
     *,
     round: int,
     fixed_labels: bool,
+    objective: Callable[[], Objective] | None = None,
 ) -> tuple[State, dict[str, float]]:
-    """One round of SHOT from the given weights."""
+    """One round of SHOT from the given weights.
+
+    `objective` makes another loss, once the weights have been loaded into the model.
+    """
     load(model, weights, images, training.batch_norm, own_of(memory))
     return train(
         model,
@@ -45,6 +49,7 @@ def adapt_from(
         rng,
         round=round,
         fixed_labels=fixed_labels,
+        objective=objective() if objective else None,
     )
 
 
@@ -58,3 +63,8 @@ def memory_of(weights: Mapping[str, Tensor], training: Training) -> Record:
     if training.batch_norm != "local":
         return Record()
     return Record(models={OWN_STATISTICS: own_statistics(weights)})
+
+
+def trained_parameters(model: DomainModel) -> list[nn.Parameter]:
+    """What training changes: all parameters of f, no BatchNorm statistic, no classifier."""
+    return [*model.backbone.parameters(), *model.bottleneck.parameters()]

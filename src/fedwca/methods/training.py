@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from fedwca.methods.inference import BatchNorm, device_of
 from fedwca.methods.optimizer import Schedule, make_sgd, set_rate
 from fedwca.models import DomainModel
 
-__all__ = ["Targets", "Training", "train"]
+__all__ = ["Losses", "Objective", "Step", "Targets", "Training", "shot_loss", "train"]
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,48 @@ class Targets(NamedTuple):
 Labeler = Callable[[], Targets]
 
 
+class Step(NamedTuple):
+    """One batch on its way through the model: what an objective is made from.
+
+    Attributes:
+        rows: [b] the images of the batch.
+        x: [b + mixed, ...] their pixels, then those of mixed images.
+        features, logits: [b + mixed, q], [b + mixed, M] what the model says of x.
+        wanted: rows of x that have a label to learn from.
+        target: [len(wanted)] those labels.
+    """
+
+    rows: Tensor
+    x: Tensor
+    features: Tensor
+    logits: Tensor
+    wanted: Tensor
+    target: Tensor
+
+    @property
+    def own_logits(self) -> Tensor:
+        """[b, M] of the batch's own images, without mixed ones."""
+        return self.logits[: len(self.rows)]
+
+    def cross_entropy(self) -> Tensor:
+        """L_CE over the wanted rows; zero if there are none."""
+        if len(self.wanted) == 0:
+            return self.logits.new_zeros(())
+        return F.cross_entropy(self.logits[self.wanted], self.target)
+
+
+Losses = dict[str, tuple[float, Tensor]]  # by name: its weight in the sum, its value
+Objective = Callable[[Step], Losses]
+
+
+def shot_loss(step: Step, training: Training) -> Losses:
+    """L_IM + λ·L_CE: what all methods but LADD and FedPCL minimise."""
+    return {
+        "im": (1.0, information_maximization(step.own_logits)),
+        "ce": (training.ce_weight, step.cross_entropy()),
+    }
+
+
 def train(
     model: DomainModel,
     images: UnlabeledImages,
@@ -95,28 +138,35 @@ def train(
     *,
     round: int,
     fixed_labels: bool = True,
-    penalty: Callable[[], Tensor] | None = None,
+    objective: Objective | None = None,
+    frozen_backbone: bool = False,
 ) -> tuple[State, dict[str, float]]:
-    """Train the loaded model for E epochs with L_IM + λ·L_CE (+ penalty), classifier frozen.
+    """Train the loaded model for E epochs, classifier frozen.
 
     Labels are made at the start of the round, and of every epoch unless they are fixed.
+
+    Args:
+        objective: what to minimise; none: L_IM + λ·L_CE.
+        frozen_backbone: train the bottleneck alone; the backbone stays as it is, statistics too.
 
     Returns:
         The trained feature extractor, and the mean losses of the last epoch.
     """
     model.freeze_classifier()
-    optimizer = make_sgd(model.backbone.parameters(), model.bottleneck.parameters(), training)
+    loss = objective or (lambda step: shot_loss(step, training))
+    backbone = [] if frozen_backbone else model.backbone.parameters()
+    optimizer = make_sgd(backbone, model.bottleneck.parameters(), training)
     losses: dict[str, float] = {}
     # Dropout draws from torch's global generator: seed it from ours, and leave it as it was.
-    with torch.random.fork_rng(devices=_cuda_devices(model)):
+    with torch.random.fork_rng(devices=_cuda_devices(model)), _frozen(model, frozen_backbone):
         torch.manual_seed(int(torch.randint(2**62, (1,), generator=rng)))
         for epoch in range(training.epochs):
             if epoch == 0 or not fixed_labels:
                 targets = label()
-            _set_training_mode(model)
+            _set_training_mode(model, frozen_backbone)
             progress = (round * training.epochs + epoch) / max(1, training.rounds * training.epochs)
             set_rate(optimizer, training, progress)
-            losses = _epoch(model, images, targets, training, optimizer, rng, penalty)
+            losses = _epoch(model, images, targets, training, optimizer, rng, loss)
     model.eval()
     return clone(model.feature_state()), losses
 
@@ -128,24 +178,26 @@ def _epoch(
     training: Training,
     optimizer: torch.optim.Optimizer,
     rng: torch.Generator,
-    penalty: Callable[[], Tensor] | None,
+    objective: Objective,
 ) -> dict[str, float]:
     device = device_of(model)
-    total = torch.zeros(2, device=device)
+    totals: dict[str, Tensor] = {}
     seen = 0
     for rows in _batches(len(images), training.batch_size, rng):
         x, wanted, target = _batch(images, targets, rows, rng)
-        im, ce = _losses(model, x.to(device), len(rows), wanted.to(device), target.to(device))
-        loss = im + training.ce_weight * ce
-        if penalty is not None:
-            loss = loss + penalty()
+        x = x.to(device)
+        features, logits = model(x)
+        step = Step(rows, x, features, logits, wanted.to(device), target.to(device))
+        losses = objective(step)
+        total = sum((w * value for w, value in losses.values()), torch.zeros((), device=device))
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        optimizer.step()
-        total += torch.stack([im.detach(), ce.detach()]) * len(rows)
+        if total.requires_grad:  # an objective may have nothing to say of a batch
+            total.backward()
+            optimizer.step()
+        for name, (_, value) in losses.items():
+            totals[name] = totals.get(name, 0) + value.detach() * len(rows)
         seen += len(rows)
-    means = (total / max(seen, 1)).tolist()
-    return {"loss_im": means[0], "loss_ce": means[1]}
+    return {f"loss_{name}": float(value) / seen for name, value in totals.items()}
 
 
 def _batches(count: int, batch_size: int, rng: torch.Generator) -> Iterator[Tensor]:
@@ -176,20 +228,21 @@ def _batch(
     return torch.cat([x, blend]), wanted, torch.cat([labels[plain], labels[mixed]])
 
 
-def _losses(
-    model: DomainModel, x: Tensor, batch: int, wanted: Tensor, target: Tensor
-) -> tuple[Tensor, Tensor]:
-    """L_IM over the batch's own images, L_CE over the wanted rows (zero if there are none)."""
-    _, logits = model(x)
-    im = information_maximization(logits[:batch])
-    if len(wanted) == 0:
-        return im, torch.zeros_like(im)
-    return im, F.cross_entropy(logits[wanted], target)
+@contextmanager
+def _frozen(model: DomainModel, backbone: bool) -> Iterator[None]:
+    """A frozen backbone needs no gradients; the next client of this process may."""
+    model.backbone.requires_grad_(not backbone)
+    try:
+        yield
+    finally:
+        model.backbone.requires_grad_(True)
 
 
-def _set_training_mode(model: DomainModel) -> None:
+def _set_training_mode(model: DomainModel, frozen_backbone: bool) -> None:
     model.train()
     model.classifier.eval()
+    if frozen_backbone:
+        model.backbone.eval()
 
 
 def _cuda_devices(model: nn.Module) -> list[torch.device]:

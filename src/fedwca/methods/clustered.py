@@ -1,0 +1,63 @@
+"""The server's half of methods with fixed clusters: one model for each, made once for good."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from fedwca.core.params import State
+from fedwca.methods.base import Client, Health, Method, Record
+from fedwca.methods.cluster_state import assignments, cluster_models, cluster_of, named
+from fedwca.methods.clustering import Clustering, Layer
+
+__all__ = ["Clustered"]
+
+
+@dataclass(frozen=True)
+class Clustered(Method):
+    """Clients are clustered after the first round; a cluster's model is the mean of its clients'.
+
+    Attributes:
+        clustering: "finch", LADD's "style", or the true "domain" (simulations only). A client
+            that comes later joins the cluster nearest by weights, whichever was chosen.
+        clustering_layer: the convolution that finch looks at, from 1, or "all" weights.
+        clustering_input: raw "weights" as the paper, or the "update" against the source model.
+        cluster_mean: "plain" mean within a cluster, or weighed by "samples".
+    """
+
+    clustering: Clustering = "finch"
+    clustering_layer: Layer = 1
+    clustering_input: Literal["weights", "update"] = "weights"
+    cluster_mean: Literal["plain", "samples"] = "plain"
+
+    def init(self, source: State) -> Record:
+        return Record(models={"source": source}, values={"round": torch.tensor(0)})
+
+    def send(self, state: Record, client: Client) -> Record:
+        values = {"round": state.values["round"]}
+        own = cluster_of(state, client)
+        if own is None:  # the first round, or a newcomer's first
+            return Record({"source": state.models["source"]}, values)
+        return Record({"cluster": state.models[f"cluster/{own}"]}, values)
+
+    def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
+        values = {**state.values, "round": state.values["round"] + 1}
+        if not replies:
+            return Record(state.models, values)
+        origin = state.models["source"] if self.clustering_input == "update" else None
+        values.update(assignments(state, replies, self.clustering, self.clustering_layer, origin))
+        clusters = cluster_models(state, values, replies, self.cluster_mean)
+        return Record({**state.models, **named("cluster", clusters)}, values)
+
+    def deployed(self, state: Record, client: Client, memory: Record) -> State:
+        own = cluster_of(state, client)
+        return state.models["source" if own is None else f"cluster/{own}"]
+
+    def describe(self, state: Record) -> Health:
+        """Each client's cluster, and the weights v_k that its last f_init had, where it has any."""
+        return {
+            name: value.tolist()
+            for name, value in state.values.items()
+            if name.startswith(("cluster_of/", "v/"))
+        }

@@ -1,0 +1,98 @@
+"""FedSCAl: FedAvg of SHOT whose clients agree with themselves and with the server.
+
+Yashwanth, Koti, Singh, Marjit, Chakraborty: FedSCAl: Leveraging Server and Client Alignment for
+Unsupervised Federated Source-Free Domain Adaptation, WACV 2026. To the local loss come two
+cross-entropies of a strongly augmented view: with the client model's own label of the plain view,
+and with the server model's, each only where that model is confident. What was chosen:
+
+- λ = 3 for the client's side and 0.3 for the server's, the settings that the authors publish.
+- The threshold adapts to how a client's predictions are spread: 0.8 + Pearson's skewness of their
+  entropies, clipped to [-0.1, 0.15], at the start of the round.
+- The server model's labels are made once a round, of plain images, instead of anew on every batch.
+- Local loss, labels and optimiser are those of all methods here (the authors: 0.5·L_CE, gradients
+  clipped); the strong view is ours (`distort`), in place of their RandAugment.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedwca.data.augment import distort
+from fedwca.data.images import UnlabeledImages
+from fedwca.methods.fedavg import FedAvg
+from fedwca.methods.inference import evaluate
+from fedwca.methods.training import Losses, Objective, Step, shot_loss
+from fedwca.models import DomainModel
+
+__all__ = ["FedSCAl", "adaptive_threshold"]
+
+
+@dataclass(frozen=True)
+class FedSCAl(FedAvg):
+    """One global model; with both weights 0 it is FedAvg.
+
+    Attributes:
+        client_weight: λ of the agreement with the client model's own confident labels.
+        server_weight: λ_g of the agreement with the server model's confident labels.
+        threshold: confidence from which a label counts, before it adapts.
+        adaptive: let the threshold adapt to the client.
+    """
+
+    client_weight: float = 3.0
+    server_weight: float = 0.3
+    threshold: float = 0.8
+    adaptive: bool = True
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.client_weight < 1e6 and 0 <= self.server_weight < 1e6):
+            raise ValueError("method.client_weight and method.server_weight must not be negative")
+        if not 0 <= self.threshold <= 1:
+            raise ValueError("method.threshold must lie between 0 and 1")
+
+    def objective(
+        self, model: DomainModel, images: UnlabeledImages, rng: torch.Generator
+    ) -> Objective:
+        if self.client_weight == self.server_weight == 0:
+            return super().objective(model, images, rng)
+        server = evaluate(model, images).probabilities
+        threshold = self.threshold
+        if self.adaptive:
+            threshold = adaptive_threshold(server, self.threshold)
+
+        def loss(step: Step) -> Losses:
+            own = step.x[: len(step.rows)]
+            _, strong = model(distort(own, rng))
+            client = step.own_logits.detach().softmax(dim=1)
+            served = server[step.rows].to(strong.device)
+            return {
+                **shot_loss(step, self.training),
+                "client": (self.client_weight, agreement(strong, client, threshold)),
+                "server": (self.server_weight, agreement(strong, served, threshold)),
+            }
+
+        return loss
+
+
+def agreement(logits: Tensor, probabilities: Tensor, threshold: float) -> Tensor:
+    """Cross-entropy of logits [B, M] with the labels of which the other model is confident."""
+    confidence, labels = probabilities.max(dim=1)
+    sure = confidence >= threshold
+    if not sure.any():
+        return logits.new_zeros(())
+    return F.cross_entropy(logits[sure], labels[sure])
+
+
+def adaptive_threshold(probabilities: Tensor, start: float) -> float:
+    """τ = start + clip(3·(mean - median)/std, -0.1, 0.15) of the entropies of [N, M] predictions.
+
+    Many sure predictions and a few unsure ones skew the entropies to the right: then the bar can
+    be higher. At most 1.
+    """
+    entropy = torch.special.entr(probabilities.double()).sum(dim=1)
+    spread = float(entropy.std(correction=0))
+    if spread < 1e-12:
+        return start
+    skewness = 3 * float(entropy.mean() - entropy.median()) / spread
+    return min(1.0, start + max(-0.1, min(skewness, 0.15)))
