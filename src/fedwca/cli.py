@@ -23,7 +23,10 @@ app.add_typer(data_app, name="data")
 
 out = Console()
 
-METHOD_NAMES = ("source_only", "local", "fedavg", "fedwca")  # known without loading PyTorch
+METHOD_NAMES = (  # known without loading PyTorch
+    *("source_only", "local", "fedavg", "fedprox", "fedamp", "ifca"),
+    *("ladd", "ladd_plus", "fedpcl", "fedscal", "fedwca", "fedwca_plus"),
+)
 
 Runs = Annotated[
     Path,

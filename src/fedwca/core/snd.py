@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["soft_neighborhood_density"]
+__all__ = ["guarded_density", "soft_neighborhood_density"]
 
 
 def soft_neighborhood_density(
@@ -38,6 +38,20 @@ def soft_neighborhood_density(
     for start in range(0, count, block):
         entropy += float(_row_entropies(unit, start, block, temperature).sum())
     return min(max(entropy / count, 0.0), math.log(count - 1))
+
+
+def guarded_density(probabilities: Tensor) -> float:
+    """S + 2·(H(mean p) - mean H(p)): density that does not reward collapse.
+
+    A model that puts everything into one class, or says nothing of any sample, has no mutual
+    information; a perfect one over M balanced classes has log M of it, which is also what its
+    density lacks against theirs. Counted once it would make them equal, counted twice the perfect
+    one wins by log M.
+    """
+    exact = probabilities.to(torch.float64)
+    mean = exact.mean(dim=0)
+    entropy = torch.special.entr(mean).sum() - torch.special.entr(exact).sum(dim=1).mean()
+    return soft_neighborhood_density(probabilities) + 2 * float(entropy)
 
 
 def _row_entropies(unit: Tensor, start: int, block: int, temperature: float) -> Tensor:

@@ -16,6 +16,7 @@ __all__ = [
     "cluster_weights",
     "soft_mixture",
     "softmax_weights",
+    "standardised",
 ]
 
 Normalisation = Literal["column", "as_written", "transposed"]
@@ -36,6 +37,16 @@ def alignment(features: Tensor, classifier_weight: Tensor) -> float:
 def softmax_weights(scores: Tensor, temperature: float) -> Tensor:
     """softmax(scores / T): α from the alignments, β from the densities."""
     return torch.softmax(scores.to(torch.float64) / temperature, dim=0)
+
+
+def standardised(scores: Tensor, floor: float) -> Tensor:
+    """Scores in standard deviations from their mean, so that one temperature fits all sources.
+
+    Differences smaller than `floor` are noise and must not be blown up: the deviation counts as
+    at least that.
+    """
+    exact = scores.to(torch.float64)
+    return (exact - exact.mean()) / exact.std(correction=0).clamp(min=floor)
 
 
 def benefit(alphas: Tensor, betas: Tensor, clusters: Tensor) -> tuple[Tensor, Tensor]:

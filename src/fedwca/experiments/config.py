@@ -205,7 +205,10 @@ def resolve(settings: Mapping[str, Any], overrides: Sequence[tuple[str, Any]] = 
         raise UserError(f"there is no method {name!r}: {did_you_mean(name, METHODS)}")
     source = _source_domain(data) or defaults(benchmark, "", name).get("data", {}).get("source", "")
     given["data"] = {**data, "source": source}
-    merged = _merge(defaults(benchmark, str(source), name), {**given, "method": method})
+    below = _merge(
+        defaults(benchmark, str(source), name), {"training": METHODS[name].training_defaults}
+    )
+    merged = _merge(below, {**given, "method": method})
     return _build(merged, name)
 
 

@@ -64,12 +64,20 @@ _TEMPERATURE_A = {
 }
 
 
+# One model of IFCA for each target domain.
+_TARGETS = {"mini-digits": 3, "digit-five": 4, "pacs": 3, "office-home": 3, "office-31": 2}
+
+
 def defaults(benchmark: str, source: str, method: str) -> Table:
     """The settings of a benchmark, for one source domain and method."""
     table = {
         section: dict(values) for section, values in BENCHMARK_DEFAULTS.get(benchmark, {}).items()
     }
-    if method == "fedwca" and benchmark in _TEMPERATURE_A:
+    if method in ("fedwca", "fedwca_plus") and benchmark in _TEMPERATURE_A:
         by_source = _TEMPERATURE_A[benchmark]
         table["method"] = {"temperature_a": by_source.get(source.lower(), by_source[""])}
+    if method == "ifca" and benchmark in _TARGETS:
+        table["method"] = {"clusters": _TARGETS[benchmark]}
+    if method == "fedpcl" and benchmark in ("pacs", "office-home"):
+        table["training"]["rounds"] = 20  # the paper's number for this method
     return table

@@ -7,6 +7,7 @@ from fedwca.methods.fedpcl import FedPCL
 from fedwca.methods.fedprox import FedProx
 from fedwca.methods.fedscal import FedSCAl
 from fedwca.methods.fedwca import FedWCA
+from fedwca.methods.fedwca_plus import FedWCAPlus
 from fedwca.methods.ifca import IFCA
 from fedwca.methods.ladd import LADD
 from fedwca.methods.ladd_plus import LADDPlus
@@ -28,4 +29,5 @@ METHODS: dict[str, type[Method]] = {
     "fedpcl": FedPCL,
     "fedscal": FedSCAl,
     "fedwca": FedWCA,
+    "fedwca_plus": FedWCAPlus,
 }

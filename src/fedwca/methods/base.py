@@ -77,6 +77,9 @@ class Method(ABC):
     sends: ClassVar[frozenset[str]]
     replies: ClassVar[frozenset[str]]
 
+    # Settings of [training] that the method is made for; a user's own stand above them.
+    training_defaults: ClassVar[Mapping[str, object]] = {}
+
     @property
     def rounds(self) -> int:
         """How many communication rounds the method takes part in."""

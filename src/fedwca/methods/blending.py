@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from fedwca.core.params import State, mix
-from fedwca.core.snd import soft_neighborhood_density
 from fedwca.core.weights import alignment, softmax_weights
 from fedwca.methods.inference import Outputs
 
@@ -25,25 +24,26 @@ class Blend(NamedTuple):
 
 
 def align(
-    models: Sequence[State], classifier_weight: Tensor, view: View, temperature: float
+    models: Sequence[State],
+    classifier_weight: Tensor,
+    view: View,
+    weigh: Callable[[Tensor], Tensor],
 ) -> Blend:
     """f̄_k = Σ_c α_{k,c} f̃_c, with α from how well features align with the classifier's vectors."""
     scores = torch.tensor(
         [alignment(view(model).features, classifier_weight) for model in models],
         dtype=torch.float64,
     )
-    alpha = softmax_weights(scores, temperature)
+    alpha = weigh(scores)
     return Blend(mix(models, alpha), alpha, scores)
 
 
-def balance(own: State, own_view: Outputs, merged: State, view: View, temperature: float) -> Blend:
-    """f_init = β0·f_own + β1·f̄_k, with β from the soft neighbourhood density of both."""
-    scores = torch.tensor(
-        [
-            soft_neighborhood_density(own_view.probabilities),
-            soft_neighborhood_density(view(merged).probabilities),
-        ],
-        dtype=torch.float64,
-    )
+def balance(
+    own: State,
+    merged: State,
+    scores: Tensor,
+    temperature: float,
+) -> Blend:
+    """f_init = β0·f_own + β1·f̄_k, with β from the scores of both, as a rule their density."""
     beta = softmax_weights(scores, temperature)
     return Blend(mix([own, merged], beta), beta, scores)

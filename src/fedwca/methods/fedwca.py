@@ -25,7 +25,8 @@ from fedwca.core.pseudo_label import (
     prototype_labels,
     reconcile,
 )
-from fedwca.core.weights import Normalisation, cluster_weights
+from fedwca.core.snd import soft_neighborhood_density
+from fedwca.core.weights import Normalisation, cluster_weights, softmax_weights
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.base import Adapted, Client, Health, Record, round_of
 from fedwca.methods.blending import Blend, View, align, balance
@@ -229,12 +230,25 @@ class FedWCA(Clustered):
         if self.cluster_weights == "one_equal_adaptive":
             merged, found = soft[0], {}
         else:
-            alpha = align(soft, model.classifier_weight().cpu(), view, self.temperature_a)
+            alpha = align(soft, model.classifier_weight().cpu(), view, self.alpha)
             merged, found = alpha.model, {"alpha": alpha}
         if self.cluster_weights == "local":
             return merged, found
-        beta = balance(message.models["cluster"], cluster_view, merged, view, self.temperature_b)
+        scores = torch.tensor([self.density(o) for o in (cluster_view, view(merged))]).double()
+        beta = balance(message.models["cluster"], merged, scores, self.temperature_b)
         return beta.model, {**found, "beta": beta}
+
+    def alpha(self, scores: Tensor) -> Tensor:
+        """α from the alignments I_{k,c}."""
+        return softmax_weights(scores, self.temperature_a)
+
+    def density(self, outputs: Outputs) -> float:
+        """What β weighs models by."""
+        return soft_neighborhood_density(outputs.probabilities)
+
+    def trusted(self, outputs: Outputs) -> Tensor:
+        """[N] which labels take part in the cross-entropy: here, all."""
+        return torch.ones(len(outputs.logits), dtype=torch.bool)
 
     def _cluster_labels(self, view: Outputs | None) -> PrototypeLabels | None:
         if view is None or not self.two_models:
@@ -250,19 +264,20 @@ class FedWCA(Clustered):
     ) -> Targets:
         """What to learn from: labels of two models, and who is mixed with whom."""
         health["confidence"] = float(init.probabilities.amax(dim=1).mean())
+        trusted = self.trusted(init)
         if not self.prototypes:
-            return Targets.plain(confidence_labels(init.probabilities))
+            return Targets.plain(confidence_labels(init.probabilities))._replace(used=trusted)
         first = prototype_labels(init.features, init.probabilities, self.prototype_features)
         if cluster is None:
-            return Targets.plain(first.labels)
+            return Targets.plain(first.labels)._replace(used=trusted)
         labels, matched = reconcile(first, cluster, self.label_rule)
         health["matched"] = float(matched.double().mean())
         health["separation"] = [first.separation, cluster.separation]
         health["init_won"] = int(((labels == first.labels) & ~matched).sum())
         if not self.mixup:
-            return Targets.plain(labels)
-        partner = mixup_partners(labels, matched, rng)
-        used = matched | (partner >= 0) | (self.no_partner == "keep")
+            return Targets.plain(labels)._replace(used=trusted)
+        partner = mixup_partners(labels, matched & trusted, rng)
+        used = matched & trusted | ~matched & ((partner >= 0) | (self.no_partner == "keep"))
         health["without_partner"] = int((~matched & (partner < 0)).sum())
         return Targets(labels, partner, used, self.mixup_share)
 
