@@ -107,7 +107,9 @@ class FedAMP(Method):
         names = _locals(merged)
         if names:
             distances = squared_distances([merged.models[name] for name in names])
-            sigma = state.values.get("sigma", torch.tensor(median_distance(distances)))
+            sigma = state.values.get(
+                "sigma", torch.tensor(median_distance(distances), dtype=torch.float64)
+            )
             weights = attentive_weights(distances, float(sigma), self.attraction)
             values["sigma"] = sigma
             rows = zip(names, weights, strict=True)

@@ -1,0 +1,468 @@
+"""Oracles of the rival methods: where one becomes another, and their formulas by hand."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from federation import final_models, run, same
+from fedwca.core.attention import attentive_weights, median_distance
+from fedwca.core.params import State, clone, mix
+from fedwca.core.pseudo_label import confidence_labels, confident
+from fedwca.core.snd import guarded_density, soft_neighborhood_density
+from fedwca.core.weights import standardised
+from fedwca.data.augment import distort
+from fedwca.data.images import ClientData
+from fedwca.engines.site import generator, one_thread
+from fedwca.methods import Client, Record, Training
+from fedwca.methods.fedamp import FedAMP, squared_distances
+from fedwca.methods.fedavg import FedAvg
+from fedwca.methods.fedpcl import FedPCL, class_means, filled
+from fedwca.methods.fedprox import FedProx
+from fedwca.methods.fedscal import FedSCAl, adaptive_threshold, agreement
+from fedwca.methods.fedwca import FedWCA
+from fedwca.methods.fedwca_plus import FedWCAPlus
+from fedwca.methods.ifca import IFCA, adaptation_loss, balanced_groups
+from fedwca.methods.inference import Outputs, evaluate, load
+from fedwca.methods.ladd import LADD
+from fedwca.methods.ladd_plus import LADDPlus
+from fedwca.methods.local import Local
+from fedwca.methods.training import Step, Targets, train
+from fedwca.models import DomainModel
+
+NewModel = Callable[[], DomainModel]
+Clients = list[ClientData]
+TRAINING = Training(rounds=3, epochs=2, lr=0.01, batch_size=16)
+
+
+def equal_runs(a: object, b: object, new_model: NewModel, clients: Clients) -> bool:
+    """Whether two methods leave every client with the same model, bit for bit."""
+    finals = [
+        final_models(run(method, new_model(), clients), method, clients)  # type: ignore[arg-type]
+        for method in (a, b)
+    ]
+    return all(same(finals[0][c.name], finals[1][c.name]) for c in clients)
+
+
+def a_step(model: DomainModel, clients: Clients, count: int = 8) -> Step:
+    rows = torch.arange(count)
+    x = clients[0].train.batch(rows)
+    features, logits = model(x)
+    return Step(rows, x, features, logits, rows, rows % 3)
+
+
+# --- FedProx ----------------------------------------------------------------------------------
+
+
+def test_fedprox_without_mu_is_fedavg(new_model: NewModel, tiny_clients: Clients) -> None:
+    assert equal_runs(FedProx(TRAINING, mu=0.0), FedAvg(TRAINING), new_model, tiny_clients)
+    assert not equal_runs(FedProx(TRAINING, mu=1.0), FedAvg(TRAINING), new_model, tiny_clients)
+
+
+def test_fedprox_measures_from_the_global_model(new_model: NewModel, tiny_clients: Clients) -> None:
+    """Moving one weight by 0.5 costs μ/2·0.25, and pulls back by μ·0.5."""
+    model = new_model()
+    loss = FedProx(TRAINING, mu=0.2).objective(model, tiny_clients[0].train, generator(0, 0, "a"))
+    weight = model.bottleneck.linear.weight  # type: ignore[union-attr]
+    with torch.no_grad():
+        weight[0, 0] += 0.5  # type: ignore[index, operator]
+    mu, value = loss(a_step(model, tiny_clients))["proximal"]
+    assert mu == 0.2
+    assert value.item() == pytest.approx(0.125)
+    value.backward()
+    assert float(weight.grad[0, 0]) == pytest.approx(0.5)  # type: ignore[index, union-attr]
+    assert float(weight.grad.abs().sum()) == pytest.approx(0.5)  # type: ignore[union-attr]
+
+
+# --- FedAMP -----------------------------------------------------------------------------------
+
+
+def test_attention_by_hand() -> None:
+    """d = σ·ln 2 halves the attention: (½/2)·½ = ⅛ each, or ¼ for an equal model."""
+    far = 3 * math.log(2)
+    distances = torch.tensor([[0, 0, far], [0, 0, far], [far, far, 0]])
+    weights = attentive_weights(distances, sigma=3.0, attraction=0.5)
+    expected = [[0.625, 0.25, 0.125], [0.25, 0.625, 0.125], [0.125, 0.125, 0.75]]
+    torch.testing.assert_close(weights, torch.tensor(expected, dtype=torch.float64))
+
+
+@given(count=st.integers(1, 40), seed=st.integers(0, 99), attraction=st.floats(0, 1))
+def test_attention_is_never_negative(count: int, seed: int, attraction: float) -> None:
+    """With α = σ = 1 and 32 equal models, the own weight would be -30."""
+    points = torch.randn(count, 3, generator=torch.Generator().manual_seed(seed))
+    distances = (points[:, None] - points[None]).square().sum(dim=2)
+    weights = attentive_weights(distances * (seed % 2), median_distance(distances), attraction)
+    assert (weights >= 0).all()
+    torch.testing.assert_close(weights.sum(dim=1), torch.ones(count, dtype=torch.float64))
+    assert (1 - weights.diag() <= attraction + 1e-12).all()
+
+
+def test_the_median_distance_leaves_a_client_itself_out() -> None:
+    assert median_distance(torch.tensor([[0.0, 4.0], [4.0, 0.0]])) == 4
+    assert median_distance(torch.zeros(3, 3)) == 1
+    assert median_distance(torch.zeros(1, 1)) == 1
+
+
+def test_distances_count_parameters_and_no_statistics() -> None:
+    one: State = {"a.weight": torch.tensor([1.0, 2.0]), "a.running_mean": torch.tensor([9.0])}
+    two: State = {"a.weight": torch.tensor([4.0, 6.0]), "a.running_mean": torch.tensor([0.0])}
+    assert squared_distances([one, two]).tolist() == [[0, 25], [25, 0]]
+
+
+def test_fedamp_without_attraction_and_pull_is_local(
+    new_model: NewModel, tiny_clients: Clients
+) -> None:
+    alone = FedAMP(TRAINING, attraction=0.0, pull=0.0)
+    assert equal_runs(alone, Local(TRAINING, fixed_labels=True), new_model, tiny_clients)
+    together = FedAMP(TRAINING)
+    assert not equal_runs(together, Local(TRAINING, fixed_labels=True), new_model, tiny_clients)
+
+
+def test_fedamps_pull_has_a_gradient(new_model: NewModel, tiny_clients: Clients) -> None:
+    model = new_model()
+    cloud = {name: t + 1.0 for name, t in clone(model.feature_state()).items()}
+    losses = FedAMP(TRAINING, pull=2.0)._objective(model, cloud)(a_step(model, tiny_clients))
+    weight, value = losses["proximal"]
+    value.backward()
+    assert weight == 2.0
+    grad = model.bottleneck.linear.weight.grad  # type: ignore[union-attr]
+    torch.testing.assert_close(grad, -torch.ones_like(grad))  # type: ignore[arg-type]
+
+
+def test_fedamps_cloud_model_is_the_attentive_mean(
+    new_model: NewModel, tiny_clients: Clients
+) -> None:
+    log = run(FedAMP(TRAINING), new_model(), tiny_clients)
+    state = log.states[1]
+    locals_ = [state.models[f"local/{c.name}"] for c in tiny_clients]
+    first = Client(tiny_clients[0].name, tiny_clients[0].domain)
+    attention = attentive_weights(
+        squared_distances(locals_), median_distance(squared_distances(locals_)), 0.5
+    )
+    assert same(log.jobs[1][first].message.models["cloud"], mix(locals_, attention[0]))
+
+
+# --- IFCA -------------------------------------------------------------------------------------
+
+
+def test_ifca_with_one_cluster_is_fedavg(new_model: NewModel, tiny_clients: Clients) -> None:
+    assert equal_runs(IFCA(TRAINING, clusters=1), FedAvg(TRAINING), new_model, tiny_clients)
+
+
+def test_ifca_does_not_collapse_in_round_0(new_model: NewModel, tiny_clients: Clients) -> None:
+    log = run(IFCA(TRAINING, clusters=2), new_model(), tiny_clients)
+    groups = [int(v) for n, v in log.states[1].values.items() if n.startswith("cluster_of/")]
+    assert sorted(groups) == [0, 0, 1, 1]
+    assert not same(log.states[1].models["cluster/0"], log.states[1].models["cluster/1"])
+
+
+@given(count=st.integers(1, 40), groups=st.integers(1, 6), seed=st.integers(0, 99))
+def test_ifcas_first_groups_are_balanced_and_random(count: int, groups: int, seed: int) -> None:
+    drawn = torch.rand(count, generator=torch.Generator().manual_seed(seed))
+    found = balanced_groups({str(k): t for k, t in enumerate(drawn)}, groups)
+    sizes = [list(found.values()).count(g) for g in range(groups)]
+    assert max(sizes) - min(sizes) <= 1
+    assert found[str(int(drawn.argmin()))] == 0
+
+
+def test_ifca_takes_the_first_of_equal_models(new_model: NewModel, tiny_clients: Clients) -> None:
+    model = new_model()
+    source = clone(model.feature_state())
+    message = Record({f"cluster/{c}": source for c in range(3)}, {"round": torch.tensor(1)})
+    adapted = IFCA(TRAINING).adapt(
+        model, tiny_clients[0].train, message, Record(), generator(0, 1, "a")
+    )
+    assert int(adapted.reply.values["pick"]) == 0
+
+
+def test_ifca_takes_the_model_of_least_loss(new_model: NewModel, tiny_clients: Clients) -> None:
+    model = new_model()
+    source = clone(model.feature_state())
+    dead = {n: torch.zeros_like(t) if "linear" in n else t for n, t in source.items()}
+    message = Record({"cluster/0": dead, "cluster/1": source}, {"round": torch.tensor(1)})
+    adapted = IFCA(TRAINING).adapt(
+        model, tiny_clients[0].train, message, Record(), generator(0, 1, "a")
+    )
+    assert int(adapted.reply.values["pick"]) == 1
+
+
+def test_ifcas_loss_by_hand() -> None:
+    """Two sure samples of two classes: L_IM = -log 2, and L_CE of a probability p is -log p."""
+    features = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    logits = 40 * features
+    assert adaptation_loss(Outputs(features, logits), 0.3) == pytest.approx(-math.log(2))
+    mild = torch.log(torch.tensor([[0.75, 0.25], [0.25, 0.75]]))
+    entropy = -0.75 * math.log(0.75) - 0.25 * math.log(0.25)
+    expected = entropy - math.log(2) - 0.3 * math.log(0.75)
+    assert adaptation_loss(Outputs(features, mild), 0.3) == pytest.approx(expected)
+
+
+# --- LADD -------------------------------------------------------------------------------------
+
+
+def test_confident_labels_by_hand() -> None:
+    """Class 0 has three samples: two of them (⌈0.66·3⌉) stay, and a third above 0.9 would too."""
+    rows = [[0.6, 0.4], [0.8, 0.2], [0.7, 0.3], [0.45, 0.55]]
+    assert confident(torch.tensor(rows)).tolist() == [False, True, True, True]
+    assert confident(torch.tensor(rows), threshold=0.55).tolist() == [True, True, True, True]
+    assert confident(torch.tensor(rows), share=0.0).tolist() == [False] * 4
+    sure = [[0.95, 0.05], [0.97, 0.03], [0.99, 0.01]]
+    assert confident(torch.tensor(sure), share=0.0).all()
+    assert confident(torch.tensor(rows), share=1.0).all()
+
+
+def test_ladd_in_one_cluster_without_distillation_is_fedavg_of_self_training(
+    new_model: NewModel, tiny_clients: Clients
+) -> None:
+    together = [replace(c, domain="one") for c in tiny_clients]
+    ladd = LADD(TRAINING, clustering="domain", regularisation=0.0)
+    log = run(ladd, new_model(), together)
+    model = new_model()
+    merged = clone(model.feature_state())
+    for number in range(TRAINING.rounds):
+        with one_thread():
+            trained = [_self_trained(model, merged, c, number) for c in together]
+        sizes = [len(c.train) for c in together]
+        merged = mix(trained, [size / sum(sizes) for size in sizes])
+        assert same(log.states[number + 1].models["cluster/0"], merged)
+
+
+def _self_trained(model: DomainModel, start: State, client: ClientData, number: int) -> State:
+    load(model, start, client.train, "blend")
+    said = evaluate(model, client.train).probabilities
+    targets = Targets.plain(confidence_labels(said))._replace(used=confident(said))
+    trained, _ = train(
+        model,
+        client.train,
+        lambda: targets,
+        TRAINING,
+        generator(0, number, client.name),
+        round=number,
+        objective=lambda step: {"ce": (1.0, step.cross_entropy())},
+    )
+    return trained
+
+
+def test_ladds_teacher_is_the_mean_of_its_own_clusters_models(
+    new_model: NewModel, tiny_clients: Clients
+) -> None:
+    log = run(LADD(TRAINING, clustering="domain", teacher_start=1), new_model(), tiny_clients)
+    assert "teacher/0" not in log.states[1].models
+    for c in range(2):
+        second, third = (log.states[r].models[f"cluster/{c}"] for r in (2, 3))
+        assert same(log.states[2].models[f"teacher/{c}"], second)
+        assert same(log.states[3].models[f"teacher/{c}"], mix([second, third], [0.5, 0.5]))
+    noisy = Client("noisy/0", "noisy")
+    assert same(log.jobs[2][noisy].message.models["teacher"], log.states[2].models["teacher/1"])
+
+
+def test_ladd_distils_what_the_source_model_said(
+    new_model: NewModel, tiny_clients: Clients
+) -> None:
+    log = run(LADD(TRAINING), new_model(), tiny_clients)
+    model, client = new_model(), tiny_clients[0]
+    expected = evaluate(model, client.train).logits
+    for memories in log.memories[1:]:
+        assert torch.equal(memories[client.name].values["source_logits"], expected)
+    assert log.lines[-1]["health"][client.name]["loss_distillation"] > 0
+
+
+def test_ladd_goes_without_distillation_where_it_remembers_no_source(
+    new_model: NewModel, tiny_clients: Clients
+) -> None:
+    model = new_model()
+    message = Record({"cluster": clone(model.feature_state())}, {"round": torch.tensor(1)})
+    for memory in (Record(), Record(values={"source_logits": torch.zeros(1, 3)})):
+        adapted = LADD(TRAINING).adapt(
+            model, tiny_clients[0].train, message, memory, generator(0, 1, "a")
+        )
+        assert "loss_distillation" not in adapted.health
+        assert "loss_ce" in adapted.health
+
+
+def test_ladd_plus_with_true_clusters_is_fedwca_one_hot_without_two_models_and_mixup(
+    new_model: NewModel, tiny_clients: Clients
+) -> None:
+    fedwca = FedWCA(
+        TRAINING,
+        clustering="domain",
+        cluster_mean="samples",
+        cluster_weights="one_hot",
+        two_models=False,
+        mixup=False,
+    )
+    plus = LADDPlus(TRAINING, clustering="domain")
+    assert equal_runs(plus, fedwca, new_model, tiny_clients)
+
+
+# --- FedPCL -----------------------------------------------------------------------------------
+
+
+def test_prototypes_are_means_of_unit_features() -> None:
+    features = torch.tensor([[3.0, 4.0], [0.0, 2.0], [5.0, 0.0]])
+    means, present = class_means(features, Targets.plain(torch.tensor([0, 0, 2])), 3)
+    torch.testing.assert_close(means, torch.tensor([[0.3, 0.9], [0.0, 0.0], [1.0, 0.0]]))
+    assert present.tolist() == [True, False, True]
+
+
+def test_a_missing_class_is_filled_by_the_mean_of_the_others() -> None:
+    prototypes = torch.tensor([[[1.0], [0.0], [0.0]], [[3.0], [6.0], [0.0]], [[5.0], [2.0], [0.0]]])
+    present = torch.tensor([[True, False, False], [True, True, False], [True, True, False]])
+    sets, known = filled(prototypes, present)
+    assert sets.squeeze(2).tolist() == [[1, 4, 0], [3, 6, 0], [5, 2, 0]]
+    assert known.tolist() == [True, True, False]
+
+
+def _contrast(
+    temperature: float, step: Step, present: torch.Tensor | None = None
+) -> dict[str, tuple[float, torch.Tensor]]:
+    generator_ = torch.Generator().manual_seed(0)
+    prototypes = torch.randn(2, 3, 16, generator=generator_)
+    here = torch.ones(2, 3, dtype=torch.bool) if present is None else present
+    message = Record(values={"prototypes": prototypes, "present": here})
+    return FedPCL(TRAINING, temperature=temperature)._objective(message)(step)
+
+
+def test_fedpcls_temperature_flattens_the_contrast_but_not_its_gradient(
+    new_model: NewModel, tiny_clients: Clients
+) -> None:
+    sizes = []
+    for temperature in (7.0, 70.0):
+        model = new_model()
+        losses = _contrast(temperature, a_step(model, tiny_clients))
+        assert losses["global"][1].item() == pytest.approx(math.log(3), abs=0.3 / temperature)
+        assert losses["global"][0] == pytest.approx(temperature / 0.07)
+        sum(weight * value for weight, value in losses.values()).backward()  # type: ignore[union-attr]
+        sizes.append(float(model.bottleneck.linear.weight.grad.norm()))  # type: ignore[union-attr]
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.1)
+    assert sizes[1] > 0
+
+
+def test_fedpcl_leaves_out_what_nobody_has(new_model: NewModel, tiny_clients: Clients) -> None:
+    nobody = torch.zeros(2, 3, dtype=torch.bool)
+    losses = _contrast(70.0, a_step(new_model(), tiny_clients), nobody)
+    assert all(value.item() == 0 for _, value in losses.values())
+    one = torch.tensor([[True, True, False], [True, False, False]])
+    losses = _contrast(70.0, a_step(new_model(), tiny_clients), one)
+    assert all(math.isfinite(value.item()) for _, value in losses.values())
+
+
+def test_fedpcl_sends_no_weights_and_keeps_the_backbone(
+    new_model: NewModel, tiny_clients: Clients
+) -> None:
+    method = FedPCL(TRAINING)
+    log = run(method, new_model(), tiny_clients)
+    for answers in log.replies:
+        assert all(not a.reply.models for a in answers.values())
+    source = clone(new_model().feature_state())
+    for state in final_models(log, method, tiny_clients).values():
+        for name in source:
+            if name.startswith("backbone."):
+                assert torch.equal(state[name], source[name]), name
+    first, second = (log.memories[r][tiny_clients[0].name].models["own"] for r in (1, 2))
+    moved = "bottleneck.linear.weight"
+    assert torch.equal(first[moved], source[moved])  # round 0 only makes prototypes
+    assert not torch.equal(second[moved], source[moved])
+
+
+# --- FedSCAl ----------------------------------------------------------------------------------
+
+
+def test_fedscal_without_alignment_is_fedavg(new_model: NewModel, tiny_clients: Clients) -> None:
+    plain = FedSCAl(TRAINING, client_weight=0.0, server_weight=0.0)
+    assert equal_runs(plain, FedAvg(TRAINING), new_model, tiny_clients)
+    assert not equal_runs(FedSCAl(TRAINING), FedAvg(TRAINING), new_model, tiny_clients)
+
+
+def test_agreement_by_hand() -> None:
+    logits = torch.log(torch.tensor([[0.5, 0.5], [0.2, 0.8], [0.9, 0.1]]))
+    other = torch.tensor([[0.95, 0.05], [0.1, 0.9], [0.6, 0.4]])
+    expected = -(math.log(0.5) + math.log(0.8)) / 2  # the third is not sure enough
+    assert float(agreement(logits, other, 0.8)) == pytest.approx(expected)
+    assert float(agreement(logits, other, 0.99)) == 0
+
+
+def test_the_threshold_follows_the_skew_of_the_entropies() -> None:
+    """Entropies 0, 0, log 2: mean ⅓·log 2, median 0, std √2/3·log 2, so 3/√2 = 2.1: clipped."""
+    sure, unsure = [1.0, 0.0], [0.5, 0.5]
+    assert adaptive_threshold(torch.tensor([sure, sure, unsure]), 0.8) == pytest.approx(0.95)
+    assert adaptive_threshold(torch.tensor([sure, unsure, unsure]), 0.8) == pytest.approx(0.7)
+    assert adaptive_threshold(torch.tensor([sure, sure]), 0.8) == 0.8
+    assert adaptive_threshold(torch.tensor([sure, sure, unsure]), 0.9) == 1.0
+
+
+def test_distortion_keeps_shape_and_range_and_follows_its_generator() -> None:
+    x = torch.rand(5, 3, 16, 16) * 2 - 1
+    twice = [distort(x, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
+    assert twice[0].shape == x.shape
+    assert torch.equal(twice[0], twice[1])
+    assert not torch.equal(twice[0], twice[2])
+    assert twice[0].abs().max() <= 1.4 + 0.4
+    assert (twice[0] == 0).float().mean() > 0.03  # the square that is cut out
+    assert (twice[0] != x).float().mean() > 0.9
+
+
+# --- FedWCA+ ----------------------------------------------------------------------------------
+
+
+def test_fedwca_plus_with_everything_off_is_fedwca(
+    new_model: NewModel, tiny_clients: Clients
+) -> None:
+    off = FedWCAPlus(
+        TRAINING,
+        clustering_input="weights",
+        standardise=False,
+        guard_density=False,
+        keep_confident=1.0,
+        temperature_a=0.1,
+    )
+    assert equal_runs(off, FedWCA(TRAINING, temperature_a=0.1), new_model, tiny_clients)
+
+
+def test_standardised_scores_by_hand() -> None:
+    found = standardised(torch.tensor([0.5, 0.7, 0.9]), 0.01)
+    torch.testing.assert_close(
+        found, torch.tensor([-1.5, 0.0, 1.5], dtype=torch.float64) * math.sqrt(2 / 3)
+    )
+    near = standardised(torch.tensor([0.5, 0.501], dtype=torch.float64), 0.01)
+    torch.testing.assert_close(near, torch.tensor([-0.05, 0.05], dtype=torch.float64))
+    assert standardised(torch.tensor([0.4]), 0.01).tolist() == [0.0]
+
+
+def test_a_guarded_density_prefers_a_perfect_model_to_a_collapsed_or_an_empty_one() -> None:
+    classes, count = 4, 80
+    perfect = torch.eye(classes).repeat(count // classes, 1)
+    collapsed = torch.eye(classes)[:1].repeat(count, 1)
+    empty = torch.full((count, classes), 1 / classes)
+    most = math.log(count - 1)
+    assert soft_neighborhood_density(collapsed) == pytest.approx(most)
+    assert guarded_density(collapsed) == pytest.approx(most)
+    assert guarded_density(empty) == pytest.approx(most)
+    expected = math.log(count / classes - 1) + 2 * math.log(classes)
+    assert guarded_density(perfect) == pytest.approx(expected, abs=1e-4)
+    assert guarded_density(perfect) > most + 1
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: FedProx(mu=-1.0),
+        lambda: FedAMP(attraction=1.5),
+        lambda: FedAMP(pull=-1.0),
+        lambda: IFCA(clusters=0),
+        lambda: LADD(share=2.0),
+        lambda: LADD(regularisation=-1.0),
+        lambda: FedPCL(temperature=0.0),
+        lambda: FedSCAl(client_weight=-1.0),
+        lambda: FedSCAl(threshold=2.0),
+        lambda: FedWCAPlus(temperature_z=0.0),
+        lambda: FedWCAPlus(keep_confident=2.0),
+    ],
+)
+def test_impossible_settings_are_refused(make: Callable[[], object]) -> None:
+    with pytest.raises(ValueError, match=r"method\."):
+        make()
