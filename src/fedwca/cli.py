@@ -23,11 +23,6 @@ app.add_typer(data_app, name="data")
 
 out = Console()
 
-METHOD_NAMES = (  # known without loading PyTorch
-    *("source_only", "local", "fedavg", "fedprox", "fedamp", "ifca"),
-    *("ladd", "ladd_plus", "fedpcl", "fedscal", "fedwca", "fedwca_plus"),
-)
-
 Runs = Annotated[
     Path,
     typer.Option(
@@ -73,7 +68,7 @@ def run(
     config: Annotated[Path | None, typer.Argument(help="a TOML file; none: mini-digits")] = None,
     methods: Annotated[
         list[str] | None,
-        typer.Option("--method", help=f"one of {', '.join(METHOD_NAMES)}; repeatable"),
+        typer.Option("--method", help="a method, as `fedwca methods` lists them; repeatable"),
     ] = None,
     seeds: Annotated[
         list[int] | None, typer.Option("--seed", help="run this seed; repeatable")
@@ -134,14 +129,29 @@ def _show_results(views: list[Any]) -> None:
         out.print(f"  {view.path}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _print_grid(grid: Any) -> None:
+def _print_grid(grid: Any, left: bool = False) -> None:
     from fedwca.report.tables import as_table
 
     out.print(f"\n{grid.title}", style="bold", markup=False, highlight=False, soft_wrap=True)
-    table = as_table(grid)
+    table = as_table(grid, "left" if left else "right")
     # A number that is cut says nothing: rather let a narrow screen wrap the line.
     needed = out.measure(table, options=out.options.update(max_width=10_000)).maximum
     Console(width=max(needed, out.width)).print(table)
+
+
+@app.command("methods")
+def list_methods() -> None:
+    """List the methods that can be run, with a line on each."""
+    from fedwca.methods import METHODS
+    from fedwca.report.tables import Grid
+
+    rows = [[name, _first_line(sys.modules[kind.__module__])] for name, kind in METHODS.items()]
+    _print_grid(Grid("methods", ["name", "what it is"], rows), left=True)
+
+
+def _first_line(module: Any) -> str:
+    text = (module.__doc__ or "").partition("\n")[0].rstrip(".")
+    return text.partition(": ")[2] or text
 
 
 @app.command()

@@ -143,13 +143,13 @@ def check_sound(state: State) -> None:
 
 
 @every_method
-@pytest.mark.parametrize("lost_in", [0, 1])
+@pytest.mark.parametrize("lost_in", [(0,), (1,), (0, 1, 2)], ids=["first", "later", "always"])
 def test_a_client_that_does_not_answer_is_still_served(
-    new_model: NewModel, tiny_clients: list[ClientData], name: str, lost_in: int
+    new_model: NewModel, tiny_clients: list[ClientData], name: str, lost_in: tuple[int, ...]
 ) -> None:
     method = make(name)
     lost = tiny_clients[-1].name
-    log = run(method, new_model(), tiny_clients, lost={lost_in: lost})
+    log = run(method, new_model(), tiny_clients, lost=dict.fromkeys(lost_in, lost))
     check_sound(final_models(log, method, tiny_clients)[lost])
     assert log.lines[-1]["clients"][lost]["total"] > 0
 

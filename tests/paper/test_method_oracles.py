@@ -267,7 +267,7 @@ def test_evaluation_changes_no_buffer_and_draws_no_random_number(
 # --- 20: determinism ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["local", "fedavg", "fedwca"])
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "source_only"])
 def test_one_seed_gives_one_result_and_another_another(
     new_model: NewModel, tiny_clients: list[ClientData], name: str
 ) -> None:

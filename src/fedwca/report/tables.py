@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from rich import box
 from rich.markup import escape
@@ -22,11 +22,14 @@ class Grid(NamedTuple):
     rows: list[list[str]]
 
 
-def as_table(grid: Grid) -> Table:
-    """For the terminal; the title is left to the caller, since a narrow table would fold it."""
+def as_table(grid: Grid, justify: Literal["left", "right"] = "right") -> Table:
+    """For the terminal; the title is left to the caller, since a narrow table would fold it.
+
+    `justify` is for all columns but the first.
+    """
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
     for number, name in enumerate(grid.header):
-        table.add_column(escape(name), justify="left" if number == 0 else "right", no_wrap=True)
+        table.add_column(escape(name), justify="left" if number == 0 else justify, no_wrap=True)
     for row in grid.rows:
         table.add_row(*(escape(cell) for cell in row))
     return table
