@@ -202,7 +202,7 @@ def test_a_source_of_one_image_leaves_no_run_behind(
     settings = [*SETTINGS, "--set=data.source=yard", "--set=data.classes=bar,post,square"]
     said = invoke("run", *settings)
     assert said.code == 2
-    assert "has a single labeled image: add more" in said.err
+    assert "leaves fewer than two labeled images to train on: add more" in said.err
     assert not Path("runs").exists()
 
 

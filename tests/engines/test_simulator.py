@@ -15,7 +15,7 @@ import torch
 from federation import final_models, run, same
 from fedwca.data.images import ClientData
 from fedwca.engines.base import Job
-from fedwca.engines.simulator import Simulator, cores
+from fedwca.engines.simulator import Simulator
 from fedwca.engines.site import generator
 from fedwca.errors import UserError
 from fedwca.methods import Client, Training
@@ -118,7 +118,3 @@ def test_randomness_depends_on_seed_round_and_client_alone() -> None:
 
     assert draw(0, 1, "a") == draw(0, 1, "a")
     assert len({draw(0, 1, "a"), draw(1, 1, "a"), draw(0, 2, "a"), draw(0, 1, "b")}) == 4
-
-
-def test_there_is_at_least_one_core() -> None:
-    assert cores() >= 1

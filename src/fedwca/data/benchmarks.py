@@ -19,10 +19,9 @@ from fedwca.data.own_images import looks_like_images, own_images
 from fedwca.data.pacs import looks_like_pacs, pacs
 from fedwca.data.raw import UNLABELED, Found, Request
 from fedwca.errors import UserError, did_you_mean
+from fedwca.notes import Note, silent
 
 __all__ = ["BENCHMARKS", "Loader", "check_benchmark", "load_benchmark", "recognise"]
-
-Note = Callable[[str], None]
 
 
 class Loader(NamedTuple):
@@ -67,7 +66,7 @@ def recognise(path: Path) -> str:
     )
 
 
-def load_benchmark(name: str, request: Request, note: Note = lambda text: None) -> Benchmark:
+def load_benchmark(name: str, request: Request, note: Note = silent) -> Benchmark:
     """The benchmark of that name, decoded or mapped from the cache."""
     check_benchmark(name)
     loader = BENCHMARKS[name]

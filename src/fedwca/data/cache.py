@@ -12,8 +12,7 @@ import json
 import os
 import re
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,14 +23,13 @@ from numpy.typing import NDArray
 from fedwca.data.domains import Domain
 from fedwca.data.raw import Broken, Picture, RawDomain, Request
 from fedwca.files import file_digest, write_atomically
+from fedwca.notes import Note, silent, told
 
 __all__ = ["default_cache", "stored_domain"]
 
-Note = Callable[[str], None]
 
 _UNREADABLE = "unreadable"
 _FORMAT = 3  # another number, and everything is decoded anew
-_SECONDS_BETWEEN_NOTES = 10
 _DAMAGED = (OSError, ValueError, EOFError, KeyError, TypeError, AttributeError)
 
 
@@ -42,7 +40,7 @@ def default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fedwca"
 
 
-def stored_domain(raw: RawDomain, request: Request, note: Note = lambda text: None) -> Domain:
+def stored_domain(raw: RawDomain, request: Request, note: Note = silent) -> Domain:
     """The decoded domain, made only if the cache does not hold it.
 
     Its images are a read-only memory map. An entry that was cut short or damaged is made anew.
@@ -144,7 +142,8 @@ def _write(
     try:
         with temporary.open("wb") as file:
             growing = _GrowingArray(file, request.image_size)
-            growing.take(_told(pictures.decode(rows, request.image_size), raw.name, rows, note))
+            decoded = pictures.decode(rows, request.image_size)
+            growing.take(told(decoded, lambda done: _progress(raw.name, done, rows), note))
         broken = [(int(rows[place]), reason) for place, reason in growing.broken]
         if not growing.good:
             return broken
@@ -178,16 +177,8 @@ def _drawn(count: int, request: Request) -> NDArray[np.int64]:
     return np.sort(np.random.default_rng(request.seed).permutation(count)[:limit])
 
 
-def _told(
-    pictures: Iterator[Picture | Broken], name: str, rows: NDArray[np.int64], note: Note
-) -> Iterator[Picture | Broken]:
-    """The same pictures, with a word now and then on how far we are."""
-    told = time.monotonic()
-    for done, picture in enumerate(pictures):
-        if time.monotonic() - told > _SECONDS_BETWEEN_NOTES:
-            note(f"decoding {name}: {done:,} of {len(rows):,} images done")
-            told = time.monotonic()
-        yield picture
+def _progress(name: str, done: int, rows: NDArray[np.int64]) -> str:
+    return f"decoding {name}: {done:,} of {len(rows):,} images done"
 
 
 class _GrowingArray:

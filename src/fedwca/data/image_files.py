@@ -1,6 +1,5 @@
 """Domains whose images are single files, decoded by all cores; what their loaders share."""
 
-import os
 import unicodedata
 import warnings
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from fedwca.data.augment import OBJECTS, Transform
 from fedwca.data.decode import BrokenImageError, decode_image
 from fedwca.data.raw import Broken, Picture, RawDomain
+from fedwca.machine import cores
 
 __all__ = [
     "ImageFiles",
@@ -39,7 +39,9 @@ class ImageFiles:
 
     def decode(self, rows: NDArray[np.int64], size: int) -> Iterator[Picture | Broken]:
         """The images of those rows, in that order, chunk by chunk so that memory stays flat."""
-        with ThreadPoolExecutor(_workers()) as pool:  # threads do, for Pillow frees the GIL
+        with ThreadPoolExecutor(
+            min(_MOST_WORKERS, cores())
+        ) as pool:  # threads do, for Pillow frees the GIL
             for start in range(0, len(rows), _CHUNK):
                 chunk = [self.files[row] for row in rows[start : start + _CHUNK]]
                 # Filters are global, so they are set here once and not by each thread, and
@@ -95,9 +97,3 @@ def printable(name: str) -> str:
     return "".join(
         letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in name
     )
-
-
-def _workers() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return min(_MOST_WORKERS, len(os.sched_getaffinity(0)))
-    return min(_MOST_WORKERS, os.cpu_count() or 1)

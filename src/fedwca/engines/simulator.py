@@ -23,15 +23,10 @@ from fedwca.errors import UserError
 from fedwca.methods.base import Adapted, Client, Health, Method, Record
 from fedwca.models import DomainModel
 
-__all__ = ["Simulator", "cores"]
+__all__ = ["Simulator"]
 
 _RETRIES = 3
 T = TypeVar("T")
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Simulator:

@@ -15,7 +15,7 @@ from fedwca.data import (
     load_benchmark,
 )
 from fedwca.engines.base import Deployed, Engine, Job
-from fedwca.engines.simulator import Simulator, cores
+from fedwca.engines.simulator import Simulator
 from fedwca.errors import UserError
 from fedwca.experiments.config import Experiment
 from fedwca.experiments.metrics import accuracy_of, client_scores
@@ -23,8 +23,10 @@ from fedwca.experiments.progress import Progress, Silent
 from fedwca.experiments.source import blank_model, check_source, source_model
 from fedwca.experiments.store import RunFolder
 from fedwca.files import file_digest
+from fedwca.machine import cores
 from fedwca.methods.base import Adapted, Client, Method, Record
 from fedwca.models import read_class_names
+from fedwca.notes import Note, silent
 
 __all__ = ["federate", "load_data", "run_experiment"]
 
@@ -85,9 +87,7 @@ def _digests(experiment: Experiment, benchmark: Benchmark) -> dict[str, Any]:
     return {"data": benchmark.digests, "weights": files}
 
 
-def load_data(
-    experiment: Experiment, cache: Path, note: Callable[[str], None] = lambda text: None
-) -> Benchmark:
+def load_data(experiment: Experiment, cache: Path, note: Note = silent) -> Benchmark:
     """The experiment's benchmark."""
     data, given = experiment.data, experiment.source.weights
     classes = data.classes or (read_class_names(given) if given else ())

@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -24,12 +22,9 @@ from fedwca.models import (
     read_class_names,
     save_weights,
 )
+from fedwca.notes import Note, silent, told
 
 __all__ = ["blank_model", "check_source", "source_model", "train_source"]
-
-Note = Callable[[str], None]
-
-_SECONDS_BETWEEN_NOTES = 10
 
 
 def blank_model(experiment: Experiment, benchmark: Benchmark) -> DomainModel:
@@ -51,10 +46,11 @@ def check_source(experiment: Experiment, benchmark: Benchmark) -> None:
     """Refuse what no source model can come of, before anything is written."""
     if experiment.source.weights is not None:
         return
-    if len(benchmark.source(experiment.data.source)) < 2:
+    count = len(benchmark.source(experiment.data.source))
+    if count - _held_back(count, experiment.source) < 2:
         raise UserError(
-            f"the source domain {experiment.data.source!r} has a single labeled image: "
-            "add more, or choose another data.source"
+            f"the source domain {experiment.data.source!r} leaves fewer than two labeled images to "
+            "train on: add more, choose another data.source, or lower source.holdout"
         )
 
 
@@ -195,25 +191,27 @@ def train_source(
     labeled: LabeledImages,
     config: SourceConfig,
     seed: int,
-    note: Note = lambda text: None,
+    note: Note = silent,
 ) -> float | None:
     """Train by cross-entropy on labeled source images; the accuracy on those held back."""
     rng = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(labeled), generator=rng)
-    kept_back = round(config.holdout * len(labeled))
+    kept_back = _held_back(len(labeled), config)
     rows, test = order[kept_back:], order[:kept_back]
-    if len(rows) < 2:
-        raise UserError("the source domain needs at least two labeled images to train on")
     head = [*model.bottleneck.parameters(), *model.classifier.parameters()]
     optimizer = make_sgd(model.backbone.parameters(), head, config)
-    told = time.monotonic()
-    for epoch in range(config.epochs):
-        if time.monotonic() - told > _SECONDS_BETWEEN_NOTES:
-            note(f"source model: {epoch} of {config.epochs} epochs done")
-            told = time.monotonic()
+
+    def progress(done: int) -> str:
+        return f"source model: {done} of {config.epochs} epochs done"
+
+    for epoch in told(range(config.epochs), progress, note):
         set_rate(optimizer, config, epoch / config.epochs)
         _source_epoch(model, labeled, rows, config, optimizer, rng)
     return _accuracy(model, labeled, test) if kept_back else None
+
+
+def _held_back(count: int, config: SourceConfig) -> int:
+    return round(config.holdout * count)
 
 
 def _source_epoch(

@@ -23,7 +23,7 @@ from fedwca.core.attention import attentive_weights, median_distance
 from fedwca.core.losses import proximal
 from fedwca.core.params import State, flatten, is_batch_norm_statistic, mix
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import Adapted, Client, Health, Method, Record, round_of
+from fedwca.methods.base import Adapted, Client, Health, Method, Record
 from fedwca.methods.shot import adapt_from, memory_of
 from fedwca.methods.training import Losses, Objective, Step, shot_loss
 from fedwca.models import DomainModel
@@ -72,16 +72,10 @@ class FedAMP(Method):
         memory: Record,
         rng: torch.Generator,
     ) -> Adapted:
+        start = memory.models.get("own") or message.models["source"]
         weights, health = adapt_from(
-            memory.models.get("own") or message.models["source"],
-            model,
-            images,
-            memory,
-            self.training,
-            rng,
-            round=round_of(message),
-            fixed_labels=self.fixed_labels,
-            objective=lambda: self._objective(model, message.models.get("cloud")),
+            *(start, model, images, message, memory, rng, self.training, self.fixed_labels),
+            lambda: self._objective(model, message.models.get("cloud")),
         )
         kept = memory_of(weights, self.training).models
         memory = Record(models={"own": weights, **kept})

@@ -13,7 +13,7 @@ import torch
 
 from fedwca.core.params import State, mix
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import Adapted, Client, Method, Record, round_of
+from fedwca.methods.base import Adapted, Client, Method, Record
 from fedwca.methods.shot import adapt_from, memory_of
 from fedwca.methods.training import Objective, shot_loss
 from fedwca.models import DomainModel
@@ -50,16 +50,10 @@ class FedAvg(Method):
         memory: Record,
         rng: torch.Generator,
     ) -> Adapted:
+        start = message.models["global"]
         weights, health = adapt_from(
-            message.models["global"],
-            model,
-            images,
-            memory,
-            self.training,
-            rng,
-            round=round_of(message),
-            fixed_labels=self.fixed_labels,
-            objective=lambda: self.objective(model, images, rng),
+            *(start, model, images, message, memory, rng, self.training, self.fixed_labels),
+            lambda: self.objective(model, images, rng),
         )
         reply = Record({"local": weights}, {"samples": torch.tensor(len(images))})
         return Adapted(reply, memory_of(weights, self.training), {**health})

@@ -24,7 +24,7 @@ from fedwca.core.losses import information_maximization
 from fedwca.core.params import State
 from fedwca.core.pseudo_label import prototype_labels
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import Adapted, Client, Health, Method, Record, round_of
+from fedwca.methods.base import Adapted, Client, Health, Method, Record
 from fedwca.methods.cluster_state import cluster_of, named, numbered
 from fedwca.methods.fedavg import mean_of
 from fedwca.methods.inference import Outputs, evaluate, load
@@ -84,14 +84,7 @@ class IFCA(Method):
             values["ticket"] = torch.rand((), generator=_copy(rng), dtype=torch.float64)
             start = message.models["source"]
         weights, losses = adapt_from(
-            start,
-            model,
-            images,
-            memory,
-            self.training,
-            rng,
-            round=round_of(message),
-            fixed_labels=self.fixed_labels,
+            start, model, images, message, memory, rng, self.training, self.fixed_labels
         )
         reply = Record({"local": weights}, values)
         return Adapted(reply, memory_of(weights, self.training), {**health, **losses})

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 import torch
 
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import Adapted, Record, round_of
+from fedwca.methods.base import Adapted, Record
 from fedwca.methods.clustered import Clustered
 from fedwca.methods.clustering import Clustering, client_style
 from fedwca.methods.shot import adapt_from, memory_of
@@ -46,15 +46,9 @@ class LADDPlus(Clustered):
         values = {"samples": torch.tensor(len(images))}
         if self.clustering == "style" and "source" in message.models:
             values["style"] = client_style(images, rng)
+        start = message.models.get("source") or message.models["cluster"]
         weights, health = adapt_from(
-            message.models.get("source") or message.models["cluster"],
-            model,
-            images,
-            memory,
-            self.training,
-            rng,
-            round=round_of(message),
-            fixed_labels=self.fixed_labels,
+            start, model, images, message, memory, rng, self.training, self.fixed_labels
         )
         return Adapted(
             Record({"local": weights}, values), memory_of(weights, self.training), {**health}

@@ -13,7 +13,7 @@ import torch
 
 from fedwca.core.params import State
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import Adapted, Client, Method, Record, round_of
+from fedwca.methods.base import Adapted, Client, Method, Record
 from fedwca.methods.shot import adapt_from, memory_of
 from fedwca.models import DomainModel
 
@@ -51,14 +51,7 @@ class Local(Method):
     ) -> Adapted:
         start = memory.models.get("own") or message.models["source"]
         weights, health = adapt_from(
-            start,
-            model,
-            images,
-            memory,
-            self.training,
-            rng,
-            round=round_of(message),
-            fixed_labels=self.fixed_labels,
+            start, model, images, message, memory, rng, self.training, self.fixed_labels
         )
         kept = memory_of(weights, self.training).models
         return Adapted(Record(), Record(models={"own": weights, **kept}), {**health})

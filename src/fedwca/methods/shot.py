@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from fedwca.core.params import State
 from fedwca.core.pseudo_label import prototype_labels
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import Record
+from fedwca.methods.base import Record, round_of
 from fedwca.methods.inference import evaluate, load, own_statistics
 from fedwca.methods.training import Objective, Targets, Training, train
 from fedwca.models import DomainModel
@@ -28,15 +28,14 @@ def adapt_from(
     weights: Mapping[str, Tensor],
     model: DomainModel,
     images: UnlabeledImages,
+    message: Record,
     memory: Record,
-    training: Training,
     rng: torch.Generator,
-    *,
-    round: int,
+    training: Training,
     fixed_labels: bool,
     objective: Callable[[], Objective] | None = None,
 ) -> tuple[State, dict[str, float]]:
-    """One round of SHOT from the given weights.
+    """The message's round of SHOT, from the given weights.
 
     `objective` makes another loss, once the weights have been loaded into the model.
     """
@@ -47,7 +46,7 @@ def adapt_from(
         lambda: label_by_prototypes(model, images),
         training,
         rng,
-        round=round,
+        round=round_of(message),
         fixed_labels=fixed_labels,
         objective=objective() if objective else None,
     )

@@ -1,0 +1,10 @@
+"""What the machine has."""
+
+import os
+
+__all__ = ["cores"]
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
