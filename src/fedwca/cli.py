@@ -22,6 +22,7 @@ data_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look a
 app.add_typer(data_app, name="data")
 
 out = Console()
+_PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
 METHOD_NAMES = ("source_only", "local", "fedavg", "fedwca")  # known without loading PyTorch
 
@@ -46,6 +47,10 @@ Cache = Annotated[
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="override a setting, such as --set training.lr=0.01; repeatable"),
+]
+BenchmarkName = Annotated[
+    str | None,
+    typer.Option("--benchmark", help="what the folder holds; told by its files if not given"),
 ]
 
 
@@ -229,12 +234,81 @@ def compare(
             _print_grid(grid)
 
 
+@app.command()
+def reproduce(
+    table: Annotated[str | None, typer.Argument(help="a table's name; none: list them")] = None,
+    list_them: Annotated[bool, typer.Option("--list", help="list the tables and stop")] = False,
+    scale: Annotated[
+        str, typer.Option("--scale", show_default=False, help="paper, small (default) or tiny")
+    ] = "small",
+    data: Annotated[
+        Path | None, typer.Option("--data", help="folder of a benchmark; none: mini-digits")
+    ] = None,
+    benchmark: BenchmarkName = None,
+    seeds: Annotated[
+        int, typer.Option("--seeds", show_default=False, help="how many (15, 3 or 2 by scale)")
+    ] = 0,
+    sources: Annotated[
+        list[str] | None, typer.Option("--source", help="a source domain (all); repeatable")
+    ] = None,
+    methods: Annotated[
+        list[str] | None, typer.Option("--method", help="a row, or a method (all); repeatable")
+    ] = None,
+    overrides: Set = None,
+    runs: Runs = Path("runs"),
+    cache: Cache = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="folder of the tables (RUNS/tables)")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="only say what would be run, and for how long")
+    ] = False,
+) -> None:
+    """Make a table of the paper anew, with the paper's numbers beside ours.
+
+    A finished cell is not run again; an interrupted one goes on where it stopped.
+
+    Example: fedwca reproduce main --scale tiny
+    """
+    if table is None or list_them:
+        return _list_tables()
+    from fedwca.data.cache import default_cache
+    from fedwca.experiments.config import parse_override
+    from fedwca.experiments.reproduce import Wanted, benchmark_of
+    from fedwca.experiments.scales import check_scale
+    from fedwca.experiments.tables import check_table
+    from fedwca.reproduction import Reproduction
+
+    check_table(table)
+    path = data.expanduser() if data else None
+    wanted = Wanted(
+        table,
+        check_scale(scale),
+        benchmark_of(path, benchmark),
+        path,
+        seeds,
+        tuple(sources or ()),
+        tuple(methods or ()),
+        tuple(parse_override(text) for text in overrides or ()),
+    )
+    folders = (runs, cache or default_cache(), output or runs / "tables")
+    try:
+        Reproduction(wanted, *folders, out, _print_grid).run(dry=dry_run)
+    except KeyboardInterrupt:
+        raise _StoppedError("stopped; the same command goes on from where it was") from None
+
+
+def _list_tables() -> None:
+    from fedwca.experiments.tables import TABLES
+
+    for name, table in TABLES.items():
+        rows = ", ".join(row.name for row in table.rows) if len(table.rows) > 1 else ""
+        out.print(f"{name:14}  {table.about}" + (f" ({rows})" if rows else ""), **_PLAIN)
+    out.print("\nExample: fedwca reproduce main --scale tiny --dry-run", **_PLAIN)
+
+
 Folder = Annotated[
     str, typer.Argument(show_default=False, help="a folder, or mini-digits, which has no files")
-]
-BenchmarkName = Annotated[
-    str | None,
-    typer.Option("--benchmark", help="what the folder holds; told by its files if not given"),
 ]
 
 
@@ -258,9 +332,6 @@ def check(folder: Folder, benchmark: BenchmarkName = None, cache: Cache = None) 
             out.print(f"broken: {name}: {file}: {reason}", **_PLAIN)
     _warn(list(loaded.warnings))
     out.print(f"\n{next_step(loaded, path)}", **_PLAIN)
-
-
-_PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
 
 @data_app.command()

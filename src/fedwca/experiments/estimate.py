@@ -24,11 +24,11 @@ from fedwca.experiments.store import RunFolder
 from fedwca.methods.optimizer import make_sgd
 from fedwca.models import DomainModel
 
-__all__ = ["Estimate", "Speed", "in_words", "probe", "round_seconds"]
+__all__ = ["Estimate", "Measured", "Speed", "done_of", "in_words", "probe", "round_seconds"]
 
 _PASSES = 4  # over a client's images in a round, for labels and weights
 _START = 4.0  # seconds until the workers of a run are up
-_WARM_UP, _PROBE = 0.3, 0.8  # seconds
+_SHORT, _PROBE = 0.2, 0.8  # seconds: of a step that allows larger ones, of all steps
 
 
 class Speed(NamedTuple):
@@ -54,6 +54,10 @@ class Estimate:
         """Learn from a run that has just been done."""
         self._measured.add(self._runs / cell.experiment.name)
 
+    def progress(self) -> tuple[int, int]:
+        """Runs done, and runs in all."""
+        return done_of(self._cells, self._runs), len(self._cells)
+
     def seconds(self) -> float:
         """For all runs that are not done, and the source models that they lack."""
         open_cells = [c for c in self._cells if not _folder(self._runs, c.experiment).done]
@@ -68,7 +72,7 @@ class Estimate:
     def _cell_seconds(self, cell: Cell) -> float:
         experiment = cell.experiment
         lines = _folder(self._runs, experiment).lines()
-        left = experiment.method.rounds - (lines[-1]["round"] if lines else 0)
+        left = int(experiment.method.rounds) - (int(lines[-1]["round"]) if lines else 0)
         measured = self._measured.round_seconds(experiment)
         return _START + left * (self._guessed_round(cell) if measured is None else measured)
 
@@ -134,7 +138,7 @@ def round_seconds(experiment: Experiment, benchmark: Benchmark, speed: Speed) ->
         for c in clients
     ]
     workers = min(experiment.run.workers or cores(), len(clients))
-    return max(sum(work) / workers, max(work))
+    return float(max(sum(work) / workers, max(work)))
 
 
 def probe(experiment: Experiment, benchmark: Benchmark) -> Speed:
@@ -149,16 +153,20 @@ def probe(experiment: Experiment, benchmark: Benchmark) -> Speed:
             train, look = (_timed(model, images, size, learn) for learn in (True, False))
         finally:
             torch.set_num_threads(threads)
-        return Speed(train, train if threads == 1 else _timed(model, images, size, True), look)
+        # On a busy machine threads wait for each other; then the probe says more of that moment
+        # than of the hours to come.
+        return Speed(train, min(train, _timed(model, images, size, True)), look)
 
 
 def _timed(model: DomainModel, images: UnlabeledImages, size: int, learn: bool) -> float:
     """Seconds for an image, from batches as large as the time allows."""
-    first = _step(model, images, 2, learn)  # the first is slow, so it is not taken for the speed
-    second = _step(model, images, 2, learn) if first < _PROBE else first
-    batch = max(2, min(size, int(_WARM_UP / second * 2)))
-    taken: list[float] = []
-    while not taken or (sum(taken) < _PROBE and len(taken) < 20):
+    batch = 2
+    _step(model, images, batch, learn)  # the very first is slow
+    taken = [_step(model, images, batch, learn)]
+    while batch < size and taken[-1] < _SHORT:
+        batch = min(size, 4 * batch)
+        taken = [_step(model, images, batch, learn)]
+    while sum(taken) < _PROBE and len(taken) < 20:
         taken.append(_step(model, images, batch, learn))
     return min(taken) / batch
 

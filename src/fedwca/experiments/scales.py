@@ -8,9 +8,19 @@ from fedwca.data.mini_digits import DOMAINS
 from fedwca.data.office31 import OFFICE31
 from fedwca.data.office_home import OFFICE_HOME
 from fedwca.data.pacs import PACS
+from fedwca.errors import UserError, did_you_mean
 from fedwca.experiments.config import Experiment
 
-__all__ = ["DOMAINS_OF", "SCALES", "SEEDS", "Scale", "described", "scaled", "seeded"]
+__all__ = [
+    "DOMAINS_OF",
+    "SCALES",
+    "SEEDS",
+    "Scale",
+    "check_scale",
+    "described",
+    "scaled",
+    "seeded",
+]
 
 Scale = Literal["paper", "small", "tiny"]
 Settings = dict[str, Any]
@@ -52,17 +62,25 @@ _SMOKE: Settings = {
     "training.epochs": 1,
 }
 _TINY: dict[str, Settings] = {
-    **dict.fromkeys(DOMAINS_OF, {**_SMOKE, "data.image_size": 40}),
+    **{name: {**_SMOKE, "data.image_size": 40} for name in DOMAINS_OF},
     **dict.fromkeys(("mini-digits", "digit-five"), _SMOKE),
 }
 
 SCALES: dict[Scale, dict[str, Settings]] = {
-    "paper": dict.fromkeys(DOMAINS_OF, {}),
+    "paper": {name: {} for name in DOMAINS_OF},
     "small": _SMALL,
     "tiny": _TINY,
 }
 
 RUNS_A_SOURCE_MODEL = 3  # the paper: 15 trials are 3 runs with each of 5 source models
+
+
+def check_scale(name: str) -> Scale:
+    """The scale of that name."""
+    for scale in SCALES:
+        if name == scale:
+            return scale
+    raise UserError(f"there is no scale {name!r}: {did_you_mean(name, SCALES)}")
 
 
 def scaled(scale: Scale, benchmark: str) -> list[tuple[str, Any]]:

@@ -12,16 +12,12 @@ __all__ = ["as_csv", "latex_document", "markdown_document"]
 def markdown_document(caption: str, grids: Sequence[Grid], notes: Sequence[str]) -> str:
     """A caption, tables one below the other, then notes."""
     first, *others = grids
-    parts = [f"**{_first_line(caption)}**", as_markdown(first)]
+    parts = [caption, as_markdown(first)]
     for grid in others:
         parts += [f"{grid.title}:", as_markdown(grid)]
     if notes:
         parts.append("\n".join(f"- {note}" for note in notes))
     return "\n\n".join(parts) + "\n"
-
-
-def _first_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def as_csv(grid: Grid) -> str:
@@ -43,6 +39,7 @@ _LATEX = {
     "±": r"$\pm$",
     "×": r"$\times$",
     "→": r"$\to$",
+    "−": "$-$",
     "–": "--",
     "…": r"\dots{}",
 }

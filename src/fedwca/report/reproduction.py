@@ -93,7 +93,7 @@ def _printed_cell(outcome: Outcome, row: str, column: str) -> str:
 
 def tidy(outcome: Outcome) -> Grid:
     """The same unrounded, one line for each number: what a program would read."""
-    header = "row source mean std seeds values paper_mean paper_std".split()
+    header = ["row", "source", "mean", "std", "seeds", "values", "paper_mean", "paper_std"]
     rows = []
     for row in outcome.rows:
         for column in (*outcome.sources, AVERAGE):
@@ -146,11 +146,15 @@ def _difference(own: Mapping[int, float], rival: Mapping[int, float]) -> list[st
     found = paired_difference([100 * own[s] for s in both], [100 * rival[s] for s in both])
     if found is None:
         gaps = [100 * (own[s] - rival[s]) for s in both]
-        told = [f"{gaps[0]:+.1f}", "one seed: no test"] if gaps else ["–", "–"]
+        told = [_signed(gaps[0]), "one seed: no test"] if gaps else ["–", "–"]
         return [*told, "–", str(len(both))]
-    interval = f"{found.low:+.1f} to {found.high:+.1f}"
+    interval = f"{_signed(found.low)} to {_signed(found.high)}"
     p = "< 0.001" if found.p < 0.001 else f"{found.p:.3f}"
-    return [f"{found.mean:+.1f}", interval, p, str(found.pairs)]
+    return [_signed(found.mean), interval, p, str(found.pairs)]
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.1f}".replace("-", "−")
 
 
 def cluster_table(outcome: Outcome) -> Grid:
