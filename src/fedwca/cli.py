@@ -246,8 +246,8 @@ def reproduce(
     ] = None,
     benchmark: BenchmarkName = None,
     seeds: Annotated[
-        int, typer.Option("--seeds", show_default=False, help="how many (15, 3 or 2 by scale)")
-    ] = 0,
+        int | None, typer.Option("--seeds", help="how many (15, 3 or 2 by scale)")
+    ] = None,
     sources: Annotated[
         list[str] | None, typer.Option("--source", help="a source domain (all); repeatable")
     ] = None,

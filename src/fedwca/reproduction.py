@@ -123,7 +123,7 @@ class Reproduction:
 
     def _caption(self, cell: Cell) -> str:
         wanted = self.wanted
-        changes = [f"{key} = {value}" for key, value in wanted.overrides if key != "model.weights"]
+        changes = [f"{key} = {value}" for key, value in wanted.overrides if not _is_told(key)]
         scale = described(wanted.scale, cell.experiment, len(wanted.trials), changes)
         about = f"{wanted.table} on {wanted.benchmark}: {TABLES[wanted.table].about}"
         if TABLES[wanted.table].kind == "clusters":
@@ -166,6 +166,17 @@ class Reproduction:
 
     def _say(self, text: str) -> None:
         self.out.print(text, **_PLAIN)
+
+
+def _is_told(key: str) -> bool:
+    """Settings that the caption tells anyway, or that change nothing but speed."""
+    return key in ("model.weights", "model.backbone", *_SCALE) or key.startswith("run.")
+
+
+_SCALE = (
+    *("data.clients_per_domain", "data.images_per_client", "data.image_size"),
+    *("training.rounds", "training.epochs"),
+)
 
 
 def _cells(count: int) -> str:

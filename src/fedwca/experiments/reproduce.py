@@ -30,7 +30,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the user asks for; empty sources, methods and 0 seeds mean the table's own.
+    """What the user asks for; no sources, methods or seeds mean the table's own.
 
     Attributes:
         overrides: settings on top of the scale's, for every row that has them.
@@ -40,7 +40,7 @@ class Wanted:
     scale: Scale = "small"
     benchmark: str = "mini-digits"
     data: Path | None = None
-    seeds: int = 0
+    seeds: int | None = None
     sources: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
     overrides: tuple[Override, ...] = ()
@@ -70,11 +70,14 @@ def benchmark_of(data: Path | None, name: str | None) -> str:
     return found
 
 
+_MOST_SEEDS = 1000
+
+
 def cells_of(wanted: Wanted) -> list[Cell]:
     """All runs of the table, checked. Seed by seed, so that what is interrupted is comparable."""
     check_table(wanted.table)
-    if wanted.seeds < 0:
-        raise UserError("--seeds is the number of seeds: give 1 or more")
+    if wanted.seeds is not None and not 1 <= wanted.seeds <= _MOST_SEEDS:
+        raise UserError(f"--seeds is the number of seeds: give 1 to {_MOST_SEEDS}")
     rows, sources = chosen_rows(wanted), chosen_sources(wanted)
     _check_overrides(wanted.overrides, rows)
     return [

@@ -111,10 +111,12 @@ def described(scale: Scale, experiment: Experiment, seeds: int, changes: Sequenc
 
 
 def _network(experiment: Experiment) -> str:
-    model = experiment.model
-    if model.backbone == "lenet" or model.weights or experiment.source.weights:
-        return model.backbone
-    return f"{model.backbone} from random weights"
+    model, given = experiment.model, experiment.source.weights
+    if given:
+        return f"{model.backbone}, the source model given as {given.name}"
+    if model.weights:
+        return f"{model.backbone} from {model.weights.name}"
+    return "lenet" if model.backbone == "lenet" else f"{model.backbone} from random weights"
 
 
 def _count(number: int, word: str) -> str:
