@@ -234,35 +234,42 @@ def compare(
             _print_grid(grid)
 
 
+Named = Annotated[str | None, typer.Argument(help="a table's name; none: list them")]
+Listed = Annotated[bool, typer.Option("--list", help="list the tables and stop")]
+ScaleName = Annotated[
+    str, typer.Option("--scale", show_default=False, help="paper, small (default) or tiny")
+]
+Data = Annotated[
+    Path | None, typer.Option("--data", help="folder of a benchmark; none: mini-digits")
+]
+Seeds = Annotated[int | None, typer.Option("--seeds", help="how many (15, 3 or 2 by scale)")]
+Sources = Annotated[
+    list[str] | None, typer.Option("--source", help="a source domain (all); repeatable")
+]
+Rows = Annotated[
+    list[str] | None, typer.Option("--method", help="a row or a method (all); repeatable")
+]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", help="folder of the tables (RUNS/tables)")
+]
+Dry = Annotated[bool, typer.Option("--dry-run", help="only tell what would be run, and how long")]
+
+
 @app.command()
 def reproduce(
-    table: Annotated[str | None, typer.Argument(help="a table's name; none: list them")] = None,
-    list_them: Annotated[bool, typer.Option("--list", help="list the tables and stop")] = False,
-    scale: Annotated[
-        str, typer.Option("--scale", show_default=False, help="paper, small (default) or tiny")
-    ] = "small",
-    data: Annotated[
-        Path | None, typer.Option("--data", help="folder of a benchmark; none: mini-digits")
-    ] = None,
+    table: Named = None,
+    listed: Listed = False,
+    scale: ScaleName = "small",
+    data: Data = None,
     benchmark: BenchmarkName = None,
-    seeds: Annotated[
-        int | None, typer.Option("--seeds", help="how many (15, 3 or 2 by scale)")
-    ] = None,
-    sources: Annotated[
-        list[str] | None, typer.Option("--source", help="a source domain (all); repeatable")
-    ] = None,
-    methods: Annotated[
-        list[str] | None, typer.Option("--method", help="a row, or a method (all); repeatable")
-    ] = None,
+    seeds: Seeds = None,
+    sources: Sources = None,
+    methods: Rows = None,
     overrides: Set = None,
     runs: Runs = Path("runs"),
     cache: Cache = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="folder of the tables (RUNS/tables)")
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="only say what would be run, and for how long")
-    ] = False,
+    output: Output = None,
+    dry_run: Dry = False,
 ) -> None:
     """Make a table of the paper anew, with the paper's numbers beside ours.
 
@@ -270,27 +277,12 @@ def reproduce(
 
     Example: fedwca reproduce main --scale tiny
     """
-    if table is None or list_them:
+    if table is None or listed:
         return _list_tables()
     from fedwca.data.cache import default_cache
-    from fedwca.experiments.config import parse_override
-    from fedwca.experiments.reproduce import Wanted, benchmark_of
-    from fedwca.experiments.scales import check_scale
-    from fedwca.experiments.tables import check_table
-    from fedwca.reproduction import Reproduction
+    from fedwca.reproduction import Reproduction, wish
 
-    check_table(table)
-    path = data.expanduser() if data else None
-    wanted = Wanted(
-        table,
-        check_scale(scale),
-        benchmark_of(path, benchmark),
-        path,
-        seeds,
-        tuple(sources or ()),
-        tuple(methods or ()),
-        tuple(parse_override(text) for text in overrides or ()),
-    )
+    wanted = wish(table, scale, data, benchmark, seeds, sources, methods, overrides)
     folders = (runs, cache or default_cache(), output or runs / "tables")
     try:
         Reproduction(wanted, *folders, out, _print_grid).run(dry=dry_run)

@@ -1,6 +1,6 @@
 """`fedwca reproduce`: run what a table of the paper needs, then show and save it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,11 +9,12 @@ from rich.console import Console
 
 from fedwca.data.domains import Benchmark
 from fedwca.errors import UserError
+from fedwca.experiments.config import parse_override
 from fedwca.experiments.estimate import Estimate, done_of, in_words
-from fedwca.experiments.reproduce import Cell, Wanted, cells_of, chosen_rows
+from fedwca.experiments.reproduce import Cell, Wanted, benchmark_of, cells_of, chosen_rows
 from fedwca.experiments.runner import load_data, run_experiment
-from fedwca.experiments.scales import described
-from fedwca.experiments.tables import TABLES
+from fedwca.experiments.scales import check_scale, described
+from fedwca.experiments.tables import TABLES, check_table
 from fedwca.files import write_atomically
 from fedwca.progress_display import display_for
 from fedwca.report.documents import as_csv, latex_document, markdown_document
@@ -22,9 +23,34 @@ from fedwca.report.reproduction import Outcome, accuracy_table, cluster_table, t
 from fedwca.report.runs import read_run
 from fedwca.report.tables import Grid
 
-__all__ = ["Reproduction"]
+__all__ = ["Reproduction", "wish"]
 
 _PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+
+
+def wish(
+    table: str,
+    scale: str,
+    data: Path | None,
+    benchmark: str | None,
+    seeds: int | None,
+    sources: Sequence[str] | None,
+    methods: Sequence[str] | None,
+    overrides: Sequence[str] | None,
+) -> Wanted:
+    """What the command line asks for, its names checked."""
+    check_table(table)
+    path = data.expanduser() if data else None
+    return Wanted(
+        table,
+        check_scale(scale),
+        benchmark_of(path, benchmark),
+        path,
+        seeds,
+        tuple(sources or ()),
+        tuple(methods or ()),
+        tuple(parse_override(text) for text in overrides or ()),
+    )
 
 
 @dataclass(frozen=True)
@@ -97,14 +123,15 @@ class Reproduction:
         test, cautions = (None, []) if clusters else versus(outcome)
         grids = [grid for grid in (first, test) if grid is not None]
         remarks = [*self._remarks(outcome, cells, whole), *cautions]
-        caption = self._caption(cells[0])
-        self._say(f"\n{caption}")
-        for grid in grids:
+        title, details = self._title(), self._details(cells[0])
+        self.show(first._replace(title=title))
+        self._say(f"\n{details}")
+        for grid in grids[1:]:
             self.show(grid)
         self._say("")
         for remark in remarks:
             self._say(f"Note: {remark}.")
-        self._save(caption, grids, remarks, first if clusters else tidy(outcome))
+        self._save(f"{title}. {details}", grids, remarks, first if clusters else tidy(outcome))
 
     def _outcome(self, cells: list[Cell]) -> Outcome:
         rows = chosen_rows(self.wanted)
@@ -121,17 +148,20 @@ class Reproduction:
             },
         )
 
-    def _caption(self, cell: Cell) -> str:
+    def _title(self) -> str:
+        return f"{self.wanted.table} on {self.wanted.benchmark}: {TABLES[self.wanted.table].about}"
+
+    def _details(self, cell: Cell) -> str:
         wanted = self.wanted
         changes = [f"{key} = {value}" for key, value in wanted.overrides if not _is_told(key)]
-        scale = described(wanted.scale, cell.experiment, len(wanted.trials), changes)
-        about = f"{wanted.table} on {wanted.benchmark}: {TABLES[wanted.table].about}"
+        scale = described(wanted.scale, cell.experiment, len(wanted.trials), changes) + "."
         if TABLES[wanted.table].kind == "clusters":
-            return f"{about}. {_sentence(scale)}."
-        measure = "Accuracy (%) by source domain, mean ± sample standard deviation over seeds"
+            letters = "A letter marks a cluster that holds clients of several domains."
+            return f"Sizes of clusters, target domain by target domain. {letters} {scale}"
+        measure = "Accuracy (%) by source domain, mean ± sample standard deviation over seeds."
         paper = "The paper: means of 15 trials at full scale."
         beside = f" {paper}" if printed(wanted.table, wanted.benchmark) else ""
-        return f"{about}. {measure}. {_sentence(scale)}.{beside}"
+        return f"{measure} {scale}{beside}"
 
     def _remarks(self, outcome: Outcome, cells: list[Cell], whole: bool) -> list[str]:
         found = notes(outcome.table, outcome.benchmark, list(outcome.rows))
@@ -181,7 +211,3 @@ _SCALE = (
 
 def _cells(count: int) -> str:
     return f"{count} cell" if count == 1 else f"{count} cells"
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]

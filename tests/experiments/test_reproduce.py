@@ -176,7 +176,7 @@ def test_which_benchmark(npz_folder: Path) -> None:
 def test_a_scale_in_words() -> None:
     small = cells_of(Wanted("revised", "small", "pacs", Path("/d"), seeds=1))[0].experiment
     assert described("small", small, 3) == (
-        "small scale: 3 clients a domain, training on at most 96 images each, 4 rounds of 5 "
+        "Small scale: 3 clients a domain, training on at most 96 images each, 4 rounds of 5 "
         "epochs, images of 74 pixels, resnet18 from random weights, 3 seeds"
     )
     digits = cells_of(Wanted("revised", seeds=1))[0].experiment

@@ -21,6 +21,7 @@ from fedwca.experiments.config import Experiment
 from fedwca.experiments.reproduce import Cell
 from fedwca.experiments.source import blank_model, cached_source
 from fedwca.experiments.store import RunFolder
+from fedwca.methods.inference import device_of
 from fedwca.methods.optimizer import make_sgd
 from fedwca.models import DomainModel
 
@@ -28,7 +29,7 @@ __all__ = ["Estimate", "Measured", "Speed", "done_of", "in_words", "probe", "rou
 
 _PASSES = 4  # over a client's images in a round, for labels and weights
 _START = 4.0  # seconds until the workers of a run are up
-_SHORT, _PROBE = 0.2, 0.8  # seconds: of a step that allows larger ones, of all steps
+_LONG = 0.4  # seconds: a step of the probe need not take longer
 
 
 class Speed(NamedTuple):
@@ -145,7 +146,7 @@ def probe(experiment: Experiment, benchmark: Benchmark) -> Speed:
     """Time some steps of the real model on real images; a few seconds at most."""
     model = blank_model(experiment, benchmark)
     images = benchmark.source(experiment.data.source).images
-    size = min(experiment.method.training.batch_size, len(images))
+    size = min(int(experiment.method.training.batch_size), len(images))
     threads = torch.get_num_threads()
     with torch.random.fork_rng():
         try:
@@ -155,34 +156,48 @@ def probe(experiment: Experiment, benchmark: Benchmark) -> Speed:
             torch.set_num_threads(threads)
         # On a busy machine threads wait for each other; then the probe says more of that moment
         # than of the hours to come.
-        return Speed(train, min(train, _timed(model, images, size, True)), look)
+        with_all = train if threads == 1 else min(train, _timed(model, images, size, True))
+        return Speed(train, with_all, look)
 
 
 def _timed(model: DomainModel, images: UnlabeledImages, size: int, learn: bool) -> float:
-    """Seconds for an image, from batches as large as the time allows."""
-    batch = 2
-    _step(model, images, batch, learn)  # the very first is slow
-    taken = [_step(model, images, batch, learn)]
-    while batch < size and taken[-1] < _SHORT:
-        batch = min(size, 4 * batch)
-        taken = [_step(model, images, batch, learn)]
-    while sum(taken) < _PROBE and len(taken) < 20:
-        taken.append(_step(model, images, batch, learn))
-    return min(taken) / batch
+    """Seconds for an image in batches of `size`; if those take long, drawn out from smaller ones.
+
+    A step costs so much whatever its batch, the optimizer's part, and so much for each image.
+    """
+    optimizer = make_sgd(model.backbone.parameters(), [], _Rates()) if learn else None
+
+    def step(batch: int) -> float:
+        return _step(model, images, batch, optimizer)
+
+    step(2)  # the very first is slow
+    small, batch, large = min(step(2), step(2)), 2, 0.0
+    while batch < size and large < _LONG:
+        batch = min(size, 2 * batch)
+        large = step(batch)
+    if batch == 2:
+        return small / 2
+    large = min(large, step(batch))
+    each = (large - small) / (batch - 2) if large > small else large / batch
+    return each + max(0.0, small - 2 * each) / size
 
 
-def _step(model: DomainModel, images: UnlabeledImages, batch: int, learn: bool) -> float:
-    device = next(model.parameters()).device
+def _step(
+    model: DomainModel,
+    images: UnlabeledImages,
+    batch: int,
+    optimizer: torch.optim.Optimizer | None,
+) -> float:
+    """Seconds of one step of training; without an optimizer, of just looking."""
     rows = torch.arange(batch) % len(images)
     started = time.perf_counter()
-    model.train(learn)
-    with torch.set_grad_enabled(learn):
-        _, logits = model(images.batch(rows).to(device))
-        if learn:
-            optimizer = make_sgd(model.backbone.parameters(), [], _Rates())
-            optimizer.zero_grad(set_to_none=True)
-            information_maximization(logits).backward()
-            optimizer.step()
+    model.train(optimizer is not None)
+    with torch.set_grad_enabled(optimizer is not None):
+        _, logits = model(images.batch(rows).to(device_of(model)))
+    if optimizer is not None:
+        optimizer.zero_grad(set_to_none=True)
+        information_maximization(logits).backward()
+        optimizer.step()
     return time.perf_counter() - started
 
 

@@ -107,7 +107,7 @@ def described(scale: Scale, experiment: Experiment, seeds: int, changes: Sequenc
         _count(seeds, "seed"),
         *changes,
     ]
-    return f"{scale} scale: {', '.join(parts)}"
+    return f"{scale.capitalize()} scale: {', '.join(parts)}"
 
 
 def _network(experiment: Experiment) -> str:

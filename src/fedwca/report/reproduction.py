@@ -59,7 +59,7 @@ def accuracy_table(outcome: Outcome) -> Grid:
             cells.append(_cell(_values(outcome, row, column), outcome.seeds))
             cells += [_printed_cell(outcome, row, column)] if theirs else []
         rows.append(cells)
-    return Grid(f"{outcome.table}: accuracy (%) by source domain", header, rows)
+    return Grid(f"{outcome.table} on {outcome.benchmark}", header, rows)
 
 
 def _values(outcome: Outcome, row: str, column: str) -> dict[int, float]:
@@ -168,7 +168,7 @@ def cluster_table(outcome: Outcome) -> Grid:
                 found = _clusters(outcome.runs.get((row, source, seed)))
                 beside = [theirs.get((source, row), "–")] if theirs else []
                 rows.append([source, row, str(seed), *found, *beside])
-    title = f"{outcome.table}: clusters after the first round"
+    title = f"{outcome.table} on {outcome.benchmark}"
     return Grid(title, header + (["sizes in the paper"] if theirs else []), rows)
 
 
