@@ -88,6 +88,13 @@ def test_one_seed_gets_no_test() -> None:
     assert notes == []
 
 
+def test_a_test_on_some_sources_alone_has_its_caution_too() -> None:
+    grid, notes = versus(outcome(VALUES, 2, TWO))
+    assert grid is not None
+    assert [row[-1] for row in grid.rows] == ["2", "1", "1"]
+    assert "2 seeds" in notes[0]
+
+
 def test_nothing_to_test_without_a_rival() -> None:
     alone = {key: value for key, value in VALUES.items() if key[0] == "fedwca"}
     assert versus(outcome(alone, 2, TWO)) == (None, [])

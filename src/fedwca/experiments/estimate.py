@@ -47,6 +47,7 @@ class Estimate:
         self._cells, self._benchmark, self._runs, self._cache = cells, benchmark, runs, cache
         self._speed: Speed | None = None
         self._rounds: dict[tuple[str, str], float] = {}  # by source and row: clients' work
+        self._sources: dict[tuple[str, int], Path] = {}
         self._measured = Measured()
         for path in runs.glob("*/result.json"):
             self._measured.add(path.parent)
@@ -84,8 +85,10 @@ class Estimate:
         return self._rounds[key]
 
     def _source_seconds(self, experiment: Experiment) -> float:
-        path = cached_source(experiment, self._benchmark, self._cache)
-        if experiment.source.weights or path.exists() or self._speed is None:
+        key = (experiment.data.source, experiment.source_seed)
+        if key not in self._sources:  # its name takes a digest of the weights' file
+            self._sources[key] = cached_source(experiment, self._benchmark, self._cache)
+        if experiment.source.weights or self._sources[key].exists() or self._speed is None:
             return 0.0
         images = len(self._benchmark.source(experiment.data.source))
         return experiment.source.epochs * images * self._speed.train_with_all

@@ -124,7 +124,7 @@ def versus(outcome: Outcome) -> tuple[Grid | None, list[str]]:
     ]
     title = f"{own} against {rival}, the best of the others by average: paired t-test over seeds"
     grid = Grid(title, ["source", "difference", "95 % interval", "p", "seeds"], rows)
-    return grid, _cautions(int(rows[-1][-1]))
+    return grid, _cautions(max(int(row[-1]) for row in rows))
 
 
 _FEW = 10  # seeds
