@@ -6,29 +6,13 @@ python results/tables.py results/digit-five results/pacs results/office-31
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 
 from fedwca.report.clusters import purity
+from fedwca.report.paper import SOURCES, printed
 from fedwca.report.runs import RunView, find_runs
-from fedwca.report.tables import Grid, as_markdown
+from fedwca.report.tables import Grid, as_markdown, spread
 
-# Mean accuracy over 15 trials by source domain, as the paper prints it.
-PAPER = {
-    "digit-five": {
-        "sources": ("mnist", "svhn", "mnist_m", "usps", "synth"),
-        "source_only": (41.81, 57.40, 59.87, 46.93, 68.69),
-        "local": (50.59, 83.00, 69.44, 56.76, 81.48),
-        "fedavg": (55.88, 83.76, 80.14, 53.23, 80.81),
-        "fedwca": (72.74, 90.13, 82.93, 58.56, 84.94),
-    },
-    "pacs": {
-        "sources": ("art_painting", "cartoon", "photo", "sketch"),
-        "source_only": (65.87, 68.66, 54.20, 50.07),
-        "local": (73.01, 77.27, 63.85, 75.56),
-        "fedavg": (76.57, 76.15, 60.94, 80.42),
-        "fedwca": (80.63, 83.18, 65.50, 84.22),
-    },
-}
 METHODS = ("source_only", "local", "fedavg", "fedwca")
 
 Rows = dict[str, dict[str, list[RunView]]]  # method → source → its seeds
@@ -42,27 +26,20 @@ def by_method_and_source(runs: Iterable[RunView]) -> Rows:
     return rows
 
 
-def spread(values: list[float]) -> str:
-    if len(values) < 2:
-        return "".join(f"{100 * v:.1f}" for v in values)
-    return f"{100 * fmean(values):.1f}±{100 * stdev(values):.1f}"
-
-
 def by_source(benchmark: str, rows: Rows) -> Grid:
     """Mean accuracy of all clients, a column for each source, the paper's row below ours."""
-    printed = PAPER.get(benchmark, {})
+    theirs = printed("main", benchmark)
     found = {source for sources in rows.values() for source in sources}
-    sources = [s for s in printed.get("sources", sorted(found)) if s in found]
+    order = SOURCES.get(benchmark, tuple(sorted(found)))
+    sources = [s for s in order if s in found]
     lines = []
     for method, runs in rows.items():
-        cells = [
-            spread([r.accuracy or 0 for r in runs.get(source, [])]) or "–" for source in sources
-        ]
+        cells = [spread(r.accuracy for r in runs.get(source, [])) for source in sources]
         complete = all(source in runs for source in sources)
         means = [fmean(r.accuracy or 0 for r in runs[s]) for s in sources] if complete else []
         lines.append([method, *cells, f"{100 * fmean(means):.1f}" if means else "–"])
-    for method in METHODS if printed else ():
-        values = [printed[method][printed["sources"].index(source)] for source in sources]
+    for method in METHODS if theirs else ():
+        values = [theirs[method].means[order.index(source)] for source in sources]
         lines.append([f"paper: {method}", *(f"{v:.1f}" for v in values), f"{fmean(values):.1f}"])
     return Grid(f"{benchmark}: mean accuracy (%) by source", ["method", *sources, "mean"], lines)
 
@@ -78,7 +55,7 @@ def by_target(benchmark: str, rows: Rows) -> Grid:
     lines = []
     for source, target in pairs:
         cells = [
-            spread([r.last["accuracy"]["domains"][target] for r in sources.get(source, [])]) or "–"
+            spread(r.last["accuracy"]["domains"][target] for r in sources.get(source, []))
             for sources in rows.values()
         ]
         lines.append([f"{source} → {target}", *cells])

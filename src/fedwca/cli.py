@@ -22,6 +22,7 @@ data_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look a
 app.add_typer(data_app, name="data")
 
 out = Console()
+_PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
 Runs = Annotated[
     Path,
@@ -44,6 +45,10 @@ Cache = Annotated[
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="override a setting, such as --set training.lr=0.01; repeatable"),
+]
+BenchmarkName = Annotated[
+    str | None,
+    typer.Option("--benchmark", help="what the folder holds; told by its files if not given"),
 ]
 
 
@@ -242,12 +247,73 @@ def compare(
             _print_grid(grid)
 
 
+Named = Annotated[str | None, typer.Argument(help="a table's name; none: list them")]
+Listed = Annotated[bool, typer.Option("--list", help="list the tables and stop")]
+ScaleName = Annotated[
+    str, typer.Option("--scale", show_default=False, help="paper, small (default) or tiny")
+]
+Data = Annotated[
+    Path | None, typer.Option("--data", help="folder of a benchmark; none: mini-digits")
+]
+Seeds = Annotated[int | None, typer.Option("--seeds", help="how many (15, 3 or 2 by scale)")]
+Sources = Annotated[
+    list[str] | None, typer.Option("--source", help="a source domain (all); repeatable")
+]
+Rows = Annotated[
+    list[str] | None, typer.Option("--method", help="a row or a method (all); repeatable")
+]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", help="folder of the tables (RUNS/tables)")
+]
+Dry = Annotated[bool, typer.Option("--dry-run", help="only tell what would be run, and how long")]
+
+
+@app.command()
+def reproduce(
+    table: Named = None,
+    listed: Listed = False,
+    scale: ScaleName = "small",
+    data: Data = None,
+    benchmark: BenchmarkName = None,
+    seeds: Seeds = None,
+    sources: Sources = None,
+    methods: Rows = None,
+    overrides: Set = None,
+    runs: Runs = Path("runs"),
+    cache: Cache = None,
+    output: Output = None,
+    dry_run: Dry = False,
+) -> None:
+    """Make a table of the paper anew, with the paper's numbers beside ours.
+
+    A finished cell is not run again; an interrupted one goes on where it stopped.
+
+    Example: fedwca reproduce main --scale tiny
+    """
+    if table is None or listed:
+        return _list_tables()
+    from fedwca.data.cache import default_cache
+    from fedwca.reproduction import Reproduction, wish
+
+    wanted = wish(table, scale, data, benchmark, seeds, sources, methods, overrides)
+    folders = (runs, cache or default_cache(), output or runs / "tables")
+    try:
+        Reproduction(wanted, *folders, out, _print_grid).run(dry=dry_run)
+    except KeyboardInterrupt:
+        raise _StoppedError("stopped; the same command goes on from where it was") from None
+
+
+def _list_tables() -> None:
+    from fedwca.experiments.tables import TABLES
+
+    for name, table in TABLES.items():
+        rows = ", ".join(row.name for row in table.rows) if len(table.rows) > 1 else ""
+        out.print(f"{name:14}  {table.about}" + (f" ({rows})" if rows else ""), **_PLAIN)
+    out.print("\nExample: fedwca reproduce main --scale tiny --dry-run", **_PLAIN)
+
+
 Folder = Annotated[
     str, typer.Argument(show_default=False, help="a folder, or mini-digits, which has no files")
-]
-BenchmarkName = Annotated[
-    str | None,
-    typer.Option("--benchmark", help="what the folder holds; told by its files if not given"),
 ]
 
 
@@ -271,9 +337,6 @@ def check(folder: Folder, benchmark: BenchmarkName = None, cache: Cache = None) 
             out.print(f"broken: {name}: {file}: {reason}", **_PLAIN)
     _warn(list(loaded.warnings))
     out.print(f"\n{next_step(loaded, path)}", **_PLAIN)
-
-
-_PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
 
 @data_app.command()

@@ -66,7 +66,8 @@ def test_preview_writes_a_contact_sheet(fedwca: Fedwca, npz_folder: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "command", ["run", "resume", "list", "show", "compare", "data check", "data preview"]
+    "command",
+    ["run", "resume", "list", "show", "compare", "reproduce", "data check", "data preview"],
 )
 def test_every_command_explains_itself(fedwca: Fedwca, command: str) -> None:
     assert "Usage:" in fedwca(*command.split(), "--help")

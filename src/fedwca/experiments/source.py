@@ -24,7 +24,7 @@ from fedwca.models import (
 )
 from fedwca.notes import Note, silent, told
 
-__all__ = ["blank_model", "check_source", "source_model", "train_source"]
+__all__ = ["blank_model", "cached_source", "check_source", "source_model", "train_source"]
 
 
 def blank_model(experiment: Experiment, benchmark: Benchmark) -> DomainModel:
@@ -143,7 +143,7 @@ def _cached_or_trained(
 ) -> Path | None:
     """Fill the model; if it had to be trained, where it belongs in the cache."""
     labeled = benchmark.source(experiment.data.source)
-    path = cache / "source" / f"{_key(experiment, benchmark, labeled)}.safetensors"
+    path = cached_source(experiment, benchmark, cache)
     if path.exists():
         try:
             load_weights(model, path)
@@ -171,19 +171,23 @@ def _is_finite(model: DomainModel) -> bool:
     return all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values())
 
 
-def _key(experiment: Experiment, benchmark: Benchmark, labeled: LabeledImages) -> str:
-    """By all that decides a source model: contents, not the places where files lie."""
+def cached_source(experiment: Experiment, benchmark: Benchmark, cache: Path) -> Path:
+    """Where the source model lies once it is trained.
+
+    Named by all that decides it: contents, not the places where files lie.
+    """
     settings = experiment.settings()
     weights = experiment.model.weights
     parts = [
         {**settings["model"], "weights": file_digest(weights) if weights else None},
         {**settings["source"], "seed": experiment.source_seed},
-        repr(labeled.images.transform),
+        repr(benchmark.transform),
         benchmark.classes,
         benchmark.digests.get(experiment.data.source),
-        len(labeled),
+        len(benchmark.source(experiment.data.source)),
     ]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+    key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+    return cache / "source" / f"{key}.safetensors"
 
 
 def train_source(

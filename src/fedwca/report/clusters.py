@@ -1,11 +1,12 @@
 """How well clusters of clients match their true domains."""
 
 import random
+import string
 from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
 
-__all__ = ["chance_purity", "purity"]
+__all__ = ["chance_purity", "purity", "sizes_by_domain"]
 
 _SHUFFLES = 2000
 
@@ -28,3 +29,20 @@ def chance_purity(clusters: Sequence[int], domains: Sequence[str]) -> float:
         rng.shuffle(shuffled)
         values.append(purity(clusters, shuffled))
     return fmean(values)
+
+
+def sizes_by_domain(clusters: Sequence[int], domains: Sequence[str]) -> str:
+    """How many clients of each domain share a cluster, as "6+2 | 8 | 8".
+
+    A cluster that holds clients of several domains has a letter: "3a | 3a | 1a+2".
+    """
+    where: dict[int, set[str]] = {}
+    for cluster, domain in zip(clusters, domains, strict=True):
+        where.setdefault(cluster, set()).add(domain)
+    mixed = [cluster for cluster, found in where.items() if len(found) > 1]
+    letters = dict(zip(mixed, string.ascii_letters, strict=False))
+    blocks = []
+    for domain in dict.fromkeys(domains):
+        counts = Counter(c for c, d in zip(clusters, domains, strict=True) if d == domain)
+        blocks.append("+".join(f"{n}{letters.get(c, '')}" for c, n in counts.most_common()))
+    return " | ".join(blocks)

@@ -53,6 +53,22 @@ class RunView:
         mean = self.last.get("accuracy", {}).get("mean")
         return None if mean is None else float(mean)
 
+    @property
+    def clusters(self) -> dict[str, int]:
+        """Each client's cluster, empty if the method has none."""
+        return {
+            name.removeprefix("cluster_of/"): int(value)
+            for name, value in self.last.get("server", {}).items()
+            if name.startswith("cluster_of/")
+        }
+
+    @property
+    def domains(self) -> dict[str, str]:
+        """The true domain of each client that has a cluster."""
+        found = self.clusters
+        clients = self.last.get("clients", {})
+        return {name: score["domain"] for name, score in clients.items() if name in found}
+
 
 def read_run(path: Path) -> RunView:
     """Read a run folder."""

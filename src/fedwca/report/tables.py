@@ -11,7 +11,7 @@ from rich.table import Table
 from fedwca.report.clusters import chance_purity, purity
 from fedwca.report.runs import RunView
 
-__all__ = ["Grid", "accuracy_grid", "as_markdown", "as_table", "cluster_grid", "run_grid"]
+__all__ = ["Grid", "accuracy_grid", "as_markdown", "as_table", "cluster_grid", "run_grid", "spread"]
 
 
 class Grid(NamedTuple):
@@ -63,7 +63,7 @@ def _accuracy(title: str, runs: list[RunView]) -> Grid:
     rows = []
     for name, same in _by_variant(runs):
         by_domain = [[r.last["accuracy"]["domains"].get(d) for r in same] for d in domains]
-        cells = [_spread(values) for values in (*by_domain, [r.accuracy for r in same])]
+        cells = [spread(values) for values in (*by_domain, [r.accuracy for r in same])]
         rounds = "/".join(sorted({str(r.rounds) for r in same}))
         rows.append(
             [name, *cells, str(len(same)), rounds if all(r.done for r in same) else f"{rounds}…"]
@@ -99,7 +99,8 @@ def _variant_name(run: RunView, variants: list[dict[str, object]]) -> str:
     return f"{run.method} ({', '.join(told)})" if told else run.method
 
 
-def _spread(values: Iterable[float | None]) -> str:
+def spread(values: Iterable[float | None]) -> str:
+    """Shares as percent: mean ± sample standard deviation, a dash if there is none."""
     known = [100 * value for value in values if value is not None]
     if not known:
         return "–"
@@ -108,14 +109,9 @@ def _spread(values: Iterable[float | None]) -> str:
 
 def cluster_grid(run: RunView) -> Grid | None:
     """Which client is in which cluster; None if the method has none."""
-    clusters = {
-        name.removeprefix("cluster_of/"): int(value)
-        for name, value in run.last.get("server", {}).items()
-        if name.startswith("cluster_of/")
-    }
+    clusters, domains = run.clusters, run.domains
     if not clusters:
         return None
-    domains = {c: s["domain"] for c, s in run.last["clients"].items() if c in clusters}
     by_domain: dict[str, list[str]] = {}
     for client, domain in domains.items():
         by_domain.setdefault(domain, []).append(str(clusters[client]))

@@ -1,0 +1,140 @@
+"""`fedwca reproduce` as a person uses it: plan, interruption, table, and nothing run twice."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedwca import reproduction
+from fedwca.errors import UserError
+from fedwca.experiments import runner
+
+Invoke = Callable[..., Any]
+TINY = ("--scale", "tiny", "--source", "handwriting", "--set=run.workers=1")
+TWO_ROWS = ("main", *TINY, "--source=postal", "--method=fedavg", "--method=source_only")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Images this small gain nothing by more, and where cores are busy lose much."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Images and source models, made once for all tests here."""
+    return f"--cache={tmp_path_factory.mktemp('cache')}"
+
+
+def written(root: Path) -> dict[Path, int]:
+    """When each result was last written."""
+    return {path: path.stat().st_mtime_ns for path in root.glob("*/result*.json*")}
+
+
+def test_the_tables_are_listed(invoke: Invoke) -> None:
+    for arguments in ([], ["--list"], ["main", "--list"]):
+        code, said, _ = invoke("reproduce", *arguments)
+        assert code == 0
+        assert "digit-clusters" in said
+        assert "ladd_plus" in said
+
+
+def test_bad_wishes_get_a_sentence_before_anything_is_run(
+    invoke: Invoke, cache: str, tmp_path: Path
+) -> None:
+    for arguments, words in [
+        (["mian"], "did you mean 'main'?"),
+        (["main", "--scale", "tinny"], "did you mean 'tiny'?"),
+        (["all", "--method", "fedwac"], "did you mean 'fedwca'?"),
+        (["all", "--source", "street", "--source", "stret"], "did you mean 'street'?"),
+        (["all", "--data", "nowhere"], "is not a folder"),
+        (["all", "--seeds", "0"], "--seeds"),
+        (["revised", "--set", "model.weights=none.pth", "--scale", "tiny"], "none.pth"),
+    ]:
+        code, _, told = invoke("reproduce", *arguments, cache)
+        assert code == 2
+        assert words in told
+        assert told.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_dry_run_only_tells(invoke: Invoke, cache: str, tmp_path: Path) -> None:
+    code, said, _ = invoke("reproduce", *TWO_ROWS, cache, "--dry-run")
+    assert code == 0
+    assert "8 cells, 0 done, " in said
+    assert "left (an estimate)" in said
+    assert not (tmp_path / "runs").exists()
+
+
+def test_interrupted_resumed_and_not_run_again(
+    invoke: Invoke, cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stops_at_the_third(*arguments: Any) -> object:
+        if len(list((tmp_path / "runs").glob("*/result.json"))) == 3:
+            raise KeyboardInterrupt
+        return runner.run_experiment(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reproduction, "run_experiment", stops_at_the_third)
+        stopped = invoke("reproduce", *TWO_ROWS, cache)
+    assert stopped.code == 130
+    assert "the same command goes on" in stopped.err
+    assert "3 of 8 cells done, " in stopped.out
+    assert "3 of 8 cells are done" in stopped.out
+    tables = tmp_path / "runs" / "tables"
+    assert "| fedavg |" in (tables / "main-mini-digits-tiny.md").read_text()
+    assert "…" in stopped.out
+    assert "–" in stopped.out
+
+    early = written(tmp_path / "runs")
+    said = invoke("reproduce", *TWO_ROWS, cache)
+    assert said.code == 0, said.err
+    assert "8 cells, 3 done, " in said.out
+    assert "8 of 8 cells done" in said.out
+    assert "±" in said.out
+    assert "2 clients a domain" in said.out
+    assert early.items() <= written(tmp_path / "runs").items()
+    for suffix in ("md", "csv", "tex"):
+        assert (tables / f"main-mini-digits-tiny.{suffix}").stat().st_size > 100
+
+    before = written(tmp_path / "runs")
+    again = invoke("reproduce", *TWO_ROWS, cache, "--output", "elsewhere")
+    assert "8 cells, all done" in again.out
+    assert written(tmp_path / "runs") == before
+    text = Path("elsewhere/main-mini-digits-tiny.csv").read_text()
+    assert text == (tables / "main-mini-digits-tiny.csv").read_text()
+    assert text.count("\n") == 1 + 2 * 3
+
+
+def test_clusters_by_layer(invoke: Invoke, cache: str) -> None:
+    code, said, told = invoke("reproduce", "layers", *TINY, cache)
+    assert code == 0, told
+    assert "sizes by domain" in said
+    assert Path("runs/tables/layers-mini-digits-tiny.tex").is_file()
+
+
+def test_ours_is_tested_against_the_best_other(invoke: Invoke, cache: str) -> None:
+    code, said, told = invoke("reproduce", "revised", *TINY, cache)
+    assert code == 0, told
+    assert "fedwca against fedwca_u5" in said
+    assert "little power" in said
+
+
+def test_what_fails_loses_nothing(
+    invoke: Invoke, cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails_at_the_second(*arguments: Any) -> object:
+        if list((tmp_path / "runs").glob("*/result.json")):
+            raise UserError("the cable was pulled: plug it in")
+        return runner.run_experiment(*arguments)
+
+    monkeypatch.setattr(reproduction, "run_experiment", fails_at_the_second)
+    said = invoke("reproduce", *TWO_ROWS, cache)
+    assert said.code == 2
+    assert said.err == "error: the cable was pulled: plug it in\n"
+    assert "1 of 8 cells are done" in said.out

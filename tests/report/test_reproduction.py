@@ -1,0 +1,151 @@
+"""Tables made anew, from hand-made runs with numbers that can be checked by head."""
+
+from pathlib import Path
+
+import pytest
+
+from fedwca.report.documents import as_csv, latex_document, markdown_document
+from fedwca.report.reproduction import Outcome, accuracy_table, cluster_table, tidy, versus
+from fedwca.report.runs import RunView
+from fedwca.report.tables import Grid
+
+Accuracies = dict[tuple[str, str, int], float]
+
+
+def run(accuracy: float, clusters: dict[str, int] | None = None) -> RunView:
+    line = {
+        "round": 1,
+        "accuracy": {"mean": accuracy, "domains": {}},
+        "clients": {name: {"domain": name[0]} for name in clusters or {}},
+        "server": {f"cluster_of/{name}": c for name, c in (clusters or {}).items()},
+    }
+    return RunView(Path("run"), {}, (line,), True)
+
+
+def outcome(values: Accuracies, seeds: int, sources: tuple[str, ...]) -> Outcome:
+    return Outcome(
+        table="main",
+        benchmark="pacs",
+        rows=("local", "fedavg", "fedwca"),
+        ours=("fedwca",),
+        sources=sources,
+        seeds=seeds,
+        runs={key: run(value) for key, value in values.items()},
+    )
+
+
+TWO = ("photo", "sketch")
+VALUES: Accuracies = {
+    ("fedavg", "photo", 0): 0.50,
+    ("fedavg", "photo", 1): 0.60,
+    ("fedavg", "sketch", 0): 0.30,
+    ("fedavg", "sketch", 1): 0.30,
+    ("fedwca", "photo", 0): 0.52,
+    ("fedwca", "photo", 1): 0.62,
+    ("fedwca", "sketch", 0): 0.40,
+}
+
+
+def test_ours_beside_the_paper_s_and_dashes_for_what_is_not_run() -> None:
+    grid = accuracy_table(outcome(VALUES, 2, TWO))
+    assert grid.header == ["method", "photo", "paper", "sketch", "paper", "average", "paper"]
+    local, fedavg, fedwca = grid.rows
+    # the paper's average over the two sources that are shown: (63.85 + 75.56) / 2 = 69.705
+    assert local == ["local", "–", "63.9±1.4", "–", "75.6±6.0", "–", "69.7"]
+    # 50 and 60: 55 ± 10/√2; averages of seeds 40 and 45: 42.5 ± 5/√2
+    assert fedavg[1::2] == ["55.0±7.1", "30.0±0.0", "42.5±3.5"]
+    # one of two seeds from sketch, so one average: (52 + 40) / 2
+    assert fedwca[1::2] == ["57.0±7.1", "40.0…", "46.0…"]
+
+
+def test_no_column_for_a_paper_that_has_no_numbers() -> None:
+    own = Outcome("main", "mini-digits", ("fedavg",), (), ("photo",), 1, {})
+    assert accuracy_table(own).header == ["method", "photo", "average"]
+
+
+def test_the_full_method_is_tested_against_the_best_of_the_others() -> None:
+    values = {**VALUES, ("fedwca", "sketch", 1): 0.42}
+    values |= {("local", s, seed): 0.1 for s in TWO for seed in (0, 1)}
+    grid, notes = versus(outcome(values, 2, TWO))
+    assert grid is not None
+    assert grid.title.startswith("fedwca against fedavg")
+    photo, sketch, average = grid.rows
+    assert photo == ["photo", "+2.0", "+2.0 to +2.0", "< 0.001", "2"]
+    # 10 and 12: mean 11, error 1; t = 11 with one degree of freedom: p = 1 - 2/π·atan(11) = 0.058
+    assert sketch[1] == "+11.0"
+    assert sketch[3] == "0.058"
+    # the quantile of the Cauchy distribution is tan(0.475π) = 12.706
+    assert sketch[2] == "−1.7 to +23.7"
+    assert average[1] == "+6.5"
+    assert "2 seeds" in notes[0]
+    assert "little power" in notes[0]
+
+
+def test_one_seed_gets_no_test() -> None:
+    grid, notes = versus(outcome({k: v for k, v in VALUES.items() if k[2] == 0}, 1, TWO))
+    assert grid is not None
+    assert grid.rows[0] == ["photo", "+2.0", "one seed: no test", "–", "1"]
+    assert notes == []
+
+
+def test_a_test_on_some_sources_alone_has_its_caution_too() -> None:
+    grid, notes = versus(outcome(VALUES, 2, TWO))
+    assert grid is not None
+    assert [row[-1] for row in grid.rows] == ["2", "1", "1"]
+    assert "2 seeds" in notes[0]
+
+
+def test_nothing_to_test_without_a_rival() -> None:
+    alone = {key: value for key, value in VALUES.items() if key[0] == "fedwca"}
+    assert versus(outcome(alone, 2, TWO)) == (None, [])
+
+
+def test_tidy_numbers_are_not_rounded_to_a_digit() -> None:
+    grid = tidy(outcome(VALUES, 2, TWO))
+    line = dict(zip(grid.header, grid.rows[3], strict=True))
+    assert line["row"] == "fedavg"
+    assert line["source"] == "photo"
+    assert (line["mean"], line["std"], line["seeds"]) == ("55.0000", "7.0711", "2")
+    assert line["values"] == "50.0000 60.0000"
+    assert (line["paper_mean"], line["paper_std"]) == ("60.94", "0.96")
+    assert as_csv(grid).splitlines()[1] == "local,photo,,,0,,63.85,1.38"
+
+
+def test_clusters_beside_the_paper_s() -> None:
+    clients = {f"{domain}{k}": 0 if domain in "CP" else 1 for domain in "CPS" for k in range(3)}
+    found = Outcome(
+        table="layers",
+        benchmark="pacs",
+        rows=("3", "4"),
+        ours=(),
+        sources=("art_painting",),
+        seeds=1,
+        runs={("4", "art_painting", 0): run(0.5, clients)},
+    )
+    grid = cluster_table(found)
+    assert grid.rows[0] == ["art_painting", "3", "0", "–", "–", "–", "–", "3a | 3a | 3a"]
+    # 3 of the first 6 and all of the other 3 are with their like: 6 of 9
+    assert grid.rows[1][3:6] == ["3a | 3a | 3", "2", "0.67"]
+    assert grid.rows[1][-1] == "3a | 3a | 3"
+
+
+HOSTILE = Grid("50 % of {a_b}", ["m", "a&b"], [["x_y\\z", "1.0±0.5"], ["<|>", "–"]])
+
+
+def test_latex_escapes_what_it_must() -> None:
+    text = latex_document("100 % & #1", "t", [HOSTILE, HOSTILE], ["a_b", "c~d"])
+    assert r"\caption{100 \% \& \#1}" in text
+    assert r"m & a\&b \\ \hline" in text
+    assert r"x\_y\textbackslash{}z & 1.0$\pm$0.5 \\" in text
+    assert r"$<$$|$$>$ & -- \\" in text
+    assert r"a\_b; c\textasciitilde{}d." in text
+    assert text.count(r"\begin{tabular}{lr}") == text.count(r"\end{tabular}") == 2
+    assert text.isascii()
+
+
+@pytest.mark.parametrize("notes", [[], ["so it is"]])
+def test_markdown_has_caption_tables_and_notes(notes: list[str]) -> None:
+    text = markdown_document("Caption.", [HOSTILE, HOSTILE], notes)
+    assert text.startswith("Caption.\n\n| m | a&b |")
+    assert "50 % of {a_b}:" in text
+    assert ("- so it is" in text) == bool(notes)

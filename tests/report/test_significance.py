@@ -1,0 +1,51 @@
+"""The paired test, against numbers derived by hand."""
+
+import math
+
+import pytest
+
+from fedwca.report.significance import paired_difference
+
+
+def test_differences_of_one_two_three() -> None:
+    # mean 2, s = 1, error 1/√3: t = 2√3 = 3.4641 with 2 degrees of freedom. For these the
+    # distribution has a closed form: p = 1 - t/√(2 + t²) = 1 - √(12/14) = 0.0742, and the
+    # quantile for 0.975 is 0.95·√(2/(1 - 0.95²)) = 4.3027.
+    found = paired_difference([11, 22, 33], [10, 20, 30])
+    assert found is not None
+    assert found.mean == 2
+    assert found.pairs == 3
+    assert found.p == pytest.approx(1 - math.sqrt(12 / 14))
+    reach = 0.95 * math.sqrt(2 / (1 - 0.95**2)) / math.sqrt(3)
+    assert found.low == pytest.approx(2 - reach)
+    assert found.high == pytest.approx(2 + reach)
+
+
+def test_two_pairs_have_a_cauchy_distribution() -> None:
+    # differences 0 and 2: mean 1, s = √2, error 1, t = 1; one degree of freedom: p = 1/2
+    found = paired_difference([1, 4], [1, 2])
+    assert found is not None
+    assert found.p == pytest.approx(0.5)
+
+
+def test_the_sides_can_be_swapped() -> None:
+    a, b = [1.0, 5.0, 2.0, 7.0], [2.0, 3.0, 2.5, 4.0]
+    one, other = paired_difference(a, b), paired_difference(b, a)
+    assert one is not None
+    assert other is not None
+    assert one.p == pytest.approx(other.p)
+    assert (one.low, one.high) == pytest.approx((-other.high, -other.low))
+
+
+def test_without_any_spread() -> None:
+    same = paired_difference([1, 2], [1, 2])
+    assert same is not None
+    assert (same.mean, same.p) == (0, 1)
+    always = paired_difference([2, 3], [1, 2])
+    assert always is not None
+    assert (always.mean, always.low, always.high, always.p) == (1, 1, 1, 0)
+
+
+@pytest.mark.parametrize("values", [[], [1.0]])
+def test_fewer_than_two_pairs_allow_no_test(values: list[float]) -> None:
+    assert paired_difference(values, values) is None
