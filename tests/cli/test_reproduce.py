@@ -10,6 +10,7 @@ import torch
 from fedwca import reproduction
 from fedwca.errors import UserError
 from fedwca.experiments import runner
+from fedwca.experiments.tables import TABLES
 
 Invoke = Callable[..., Any]
 TINY = ("--scale", "tiny", "--source", "handwriting", "--set=run.workers=1")
@@ -109,6 +110,17 @@ def test_interrupted_resumed_and_not_run_again(
     text = Path("elsewhere/main-mini-digits-tiny.csv").read_text()
     assert text == (tables / "main-mini-digits-tiny.csv").read_text()
     assert text.count("\n") == 1 + 2 * 3
+
+
+def test_the_whole_main_table(invoke: Invoke, cache: str) -> None:
+    said = invoke("reproduce", "main", "--scale", "tiny", "--set=run.workers=1", cache)
+    assert said.code == 0, said.err
+    assert "60 of 60 cells done, nothing left" in said.out  # 6 methods, 5 sources, 2 seeds
+    text = Path("runs/tables/main-mini-digits-tiny.md").read_text()
+    rows = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ")]
+    assert rows[2:8] == [f"| {row.name}" for row in TABLES["main"].rows]
+    assert "–" not in text.partition("- ")[0]
+    assert "fedwca against " in text
 
 
 def test_clusters_by_layer(invoke: Invoke, cache: str) -> None:

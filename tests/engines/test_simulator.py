@@ -96,12 +96,23 @@ def test_no_process_is_left_behind(
     engine.adapt(0, {Client(tiny_clients[0].name): Job(state, _empty())})
     pids = list(engine._pool._executor._processes)  # type: ignore[union-attr]
     assert pids
+    for pid in pids:
+        assert _blocks_interrupts(pid)
     engine.close()
     # Ask the system, not `Process.is_alive`: while the pool's own thread is just taking note of
     # an end that it has seen, that still says yes.
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def _blocks_interrupts(pid: int) -> bool:
+    """Whether Ctrl-C was kept from the process from its very beginning."""
+    status = Path(f"/proc/{pid}/status")
+    if not status.exists():
+        pytest.skip("needs /proc to look into a process")
+    mask = next(line for line in status.read_text().splitlines() if line.startswith("SigBlk"))
+    return bool(int(mask.split()[1], 16) & 1 << (signal.SIGINT - 1))
 
 
 def test_divergence_is_told_in_a_sentence(

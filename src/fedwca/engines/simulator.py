@@ -6,9 +6,10 @@ import pickle
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -164,7 +165,8 @@ class _Pool:
         done: dict[Client, T] = {}
         for _ in range(_RETRIES):
             pool = self._ready()
-            futures = {client: submit(pool, client) for client in order if client not in done}
+            with _undisturbed():  # what is submitted starts workers
+                futures = {client: submit(pool, client) for client in order if client not in done}
             try:
                 for client, future in futures.items():
                     done[client] = future.result()
@@ -217,6 +219,22 @@ class _Pool:
         self._empty()
 
 
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ctrl-C waits, and processes started meanwhile never feel it.
+
+    One that is interrupted while it is being made would print a traceback.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 # --- in a worker process ----------------------------------------------------------------------
 
 _site: Site
@@ -225,7 +243,7 @@ _mailbox: _Mailbox
 
 def _start_worker(blob: bytes, folder: Path) -> None:
     global _site, _mailbox
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, on any system
     threading.Thread(target=_die_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     _site = pickle.loads(blob)  # our own bytes, from the parent's memory

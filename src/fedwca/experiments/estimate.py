@@ -16,11 +16,11 @@ import torch
 from fedwca.core.losses import information_maximization
 from fedwca.data.domains import Benchmark
 from fedwca.data.images import UnlabeledImages
-from fedwca.engines.simulator import cores
 from fedwca.experiments.config import Experiment
 from fedwca.experiments.reproduce import Cell
 from fedwca.experiments.source import blank_model, cached_source
 from fedwca.experiments.store import RunFolder
+from fedwca.machine import cores
 from fedwca.methods.inference import device_of
 from fedwca.methods.optimizer import make_sgd
 from fedwca.models import DomainModel
