@@ -138,3 +138,25 @@ def test_a_hostile_source_name_gives_a_harmless_folder_name() -> None:
     assert "/" not in name
     assert ".." not in name
     assert len(name) < 200
+
+
+def test_a_method_may_be_made_for_other_training_settings() -> None:
+    chosen = resolve({"method": {"name": "fedwca_plus"}})
+    assert chosen.method.training.batch_norm == "recalibrate"
+    given = {"method": {"name": "fedwca_plus"}, "training": {"batch_norm": "blend"}}
+    assert resolve(given).method.training.batch_norm == "blend"
+    assert resolve({"method": {"name": "fedwca"}}).method.training.batch_norm == "blend"
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "clusters"), [("digit-five", 4), ("pacs", 3), ("mini-digits", 4)]
+)
+def test_ifca_has_a_model_for_each_target_domain(benchmark: str, clusters: int) -> None:
+    settings = {"data": {"benchmark": benchmark, "source": "x"}, "method": {"name": "ifca"}}
+    assert resolve(settings).method.clusters == clusters
+
+
+def test_fedpcl_takes_the_papers_twenty_rounds_on_objects() -> None:
+    for benchmark, rounds in (("pacs", 20), ("office-home", 20), ("digit-five", 100)):
+        settings = {"data": {"benchmark": benchmark, "source": "x"}, "method": {"name": "fedpcl"}}
+        assert resolve(settings).method.training.rounds == rounds
