@@ -19,6 +19,7 @@ __all__ = [
     "assignments",
     "cluster_models",
     "cluster_of",
+    "model_of",
     "named",
     "numbered",
     "soft_weights",
@@ -29,6 +30,12 @@ def cluster_of(state: Record, client: Client) -> int | None:
     """The client's cluster, if it has one yet."""
     value = state.values.get(f"cluster_of/{client.name}")
     return None if value is None else int(value)
+
+
+def model_of(state: Record, client: Client) -> State:
+    """The model of the client's cluster; the source model while it has none."""
+    own = cluster_of(state, client)
+    return state.models["source" if own is None else f"cluster/{own}"]
 
 
 def numbered(record: Record, kind: str) -> list[State]:

@@ -8,7 +8,7 @@ import torch
 
 from fedwca.core.params import State
 from fedwca.methods.base import Client, Health, Method, Record
-from fedwca.methods.cluster_state import assignments, cluster_models, cluster_of, named
+from fedwca.methods.cluster_state import assignments, cluster_models, cluster_of, model_of, named
 from fedwca.methods.clustering import Clustering, Layer
 
 __all__ = ["Clustered"]
@@ -51,8 +51,7 @@ class Clustered(Method):
         return Record({**state.models, **named("cluster", clusters)}, values)
 
     def deployed(self, state: Record, client: Client, memory: Record) -> State:
-        own = cluster_of(state, client)
-        return state.models["source" if own is None else f"cluster/{own}"]
+        return model_of(state, client)
 
     def describe(self, state: Record) -> Health:
         """Each client's cluster, and the weights v_k that its last f_init had, where it has any."""

@@ -24,6 +24,7 @@ from fedwca.core.losses import proximal
 from fedwca.core.params import State, flatten, is_batch_norm_statistic, mix
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.base import Adapted, Client, Health, Method, Record
+from fedwca.methods.inference import device_of
 from fedwca.methods.shot import adapt_from, memory_of
 from fedwca.methods.training import Losses, Objective, Step, shot_loss
 from fedwca.models import DomainModel
@@ -83,7 +84,7 @@ class FedAMP(Method):
 
     def _objective(self, model: DomainModel, cloud: State | None) -> Objective:
         named = {n: p for n, p in model.named_parameters() if not n.startswith("classifier.")}
-        device = next(model.parameters()).device
+        device = device_of(model)
         anchors = [cloud[name].to(device) for name in named] if cloud else []
 
         def loss(step: Step) -> Losses:

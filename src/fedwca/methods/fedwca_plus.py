@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from fedwca.core.pseudo_label import confident
@@ -66,5 +65,5 @@ class FedWCAPlus(FedWCA):
 
     def trusted(self, outputs: Outputs) -> Tensor:
         if self.keep_confident == 1:
-            return torch.ones(len(outputs.logits), dtype=torch.bool)
+            return super().trusted(outputs)
         return confident(outputs.probabilities, share=self.keep_confident)

@@ -25,7 +25,7 @@ from fedwca.core.params import State
 from fedwca.core.pseudo_label import prototype_labels
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.base import Adapted, Client, Health, Method, Record
-from fedwca.methods.cluster_state import cluster_of, named, numbered
+from fedwca.methods.cluster_state import model_of, named, numbered
 from fedwca.methods.fedavg import mean_of
 from fedwca.methods.inference import Outputs, evaluate, load
 from fedwca.methods.shot import adapt_from, memory_of, own_of
@@ -114,8 +114,7 @@ class IFCA(Method):
         return {**picks, **balanced_groups(tickets, self.clusters)}
 
     def deployed(self, state: Record, client: Client, memory: Record) -> State:
-        own = cluster_of(state, client)
-        return state.models["source" if own is None else f"cluster/{own}"]
+        return model_of(state, client)
 
     def describe(self, state: Record) -> Health:
         """The cluster that each client took."""

@@ -98,12 +98,13 @@ class LADD(Clustered):
         if first and self.clustering == "style":
             values["style"] = client_style(images, rng)
         start = message.models["source" if first else "cluster"]
-        load(model, message.models.get("teacher") or start, images, self._norm, own_of(memory))
+        norm, own = self.training.batch_norm, own_of(memory)
+        load(model, message.models.get("teacher") or start, images, norm, own)
         taught = evaluate(model, images)
         source = taught.logits if first else memory.values.get("source_logits")
         kept = confident(taught.probabilities, self.threshold, self.share)
         targets = Targets.plain(confidence_labels(taught.probabilities))._replace(used=kept)
-        load(model, start, images, self._norm, own_of(memory))
+        load(model, start, images, norm, own)
         trained, losses = train(
             model,
             images,
@@ -117,10 +118,6 @@ class LADD(Clustered):
         known = {} if source is None else {"source_logits": source}
         memory = Record(memory_of(trained, self.training).models, known)
         return Adapted(Record({"local": trained}, values), memory, {**health})
-
-    @property
-    def _norm(self) -> Literal["blend", "recalibrate", "local"]:
-        return self.training.batch_norm
 
     def _objective(self, source_logits: Tensor | None, kept: Tensor) -> Objective:
         known = source_logits if source_logits is None or len(source_logits) == len(kept) else None
