@@ -10,7 +10,7 @@ import torch
 
 from fedwca.core.params import State, mix
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import Adapted, Client, Record
+from fedwca.methods.base import Adapted, Record
 from fedwca.methods.fedavg import FedAvg
 from fedwca.models import DomainModel
 
@@ -37,15 +37,12 @@ class FedPersonal(FedAvg):
         memory: Record,
         rng: torch.Generator,
     ) -> Adapted:
-        start = self._start(message.models["global"], memory)
+        start = self.personal(message.models["global"], memory)
         personal = Record({"global": start}, message.values)
         adapted = super().adapt(model, images, personal, memory, rng)
         kept = {**adapted.memory.models, "own": adapted.reply.models["local"]}
         return adapted._replace(memory=Record(kept))
 
-    def deployed(self, state: Record, client: Client, memory: Record) -> State:
-        return self._start(state.models["global"], memory)
-
-    def _start(self, shared: State, memory: Record) -> State:
+    def personal(self, offered: State, memory: Record) -> State:
         own = memory.models.get("own")
-        return mix([own, shared], [self.own_share, 1 - self.own_share]) if own else shared
+        return mix([own, offered], [self.own_share, 1 - self.own_share]) if own else offered

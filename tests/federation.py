@@ -9,9 +9,10 @@ import torch
 
 from fedwca.core.params import State, clone
 from fedwca.data.images import ClientData
-from fedwca.engines.base import Deployed, Evaluation, Job
+from fedwca.engines.base import Exchanged, Job
 from fedwca.engines.simulator import Simulator
 from fedwca.experiments.runner import federate
+from fedwca.experiments.store import Checkpoint
 from fedwca.methods import Adapted, Client, Method, Record
 from fedwca.models import DomainModel
 
@@ -23,7 +24,7 @@ class Log:
     states: list[Record] = field(default_factory=list)
     memories: list[dict[str, Record]] = field(default_factory=list)
     lines: list[dict[str, Any]] = field(default_factory=list)
-    jobs: list[dict[Client, Job]] = field(default_factory=list)
+    messages: list[dict[Client, Record]] = field(default_factory=list)
     replies: list[dict[Client, Adapted]] = field(default_factory=list)
 
 
@@ -31,18 +32,23 @@ class Watched:
     """An engine that keeps what passes through another, and may lose some clients' answers."""
 
     def __init__(self, engine: Simulator, log: Log, lost: Mapping[int, str] | None = None) -> None:
-        self.clients = engine.clients
         self._engine, self._log, self._lost = engine, log, lost or {}
 
-    def adapt(self, round: int, jobs: Mapping[Client, Job]) -> dict[Client, Adapted]:
-        reached = {c: j for c, j in jobs.items() if c.name != self._lost.get(round)}
-        answers = self._engine.adapt(round, reached)
-        self._log.jobs.append(dict(reached))
-        self._log.replies.append(answers)
-        return answers
+    def clients(self) -> list[Client]:
+        return self._engine.clients()
 
-    def evaluate(self, models: Mapping[Client, Deployed]) -> dict[Client, Evaluation]:
-        return self._engine.evaluate(models)
+    def exchange(self, round: int, jobs: Mapping[Client, Job]) -> Exchanged:
+        # Who is lost still scores what it uses.
+        reached = {
+            c: job if c.name != self._lost.get(round) else job._replace(message=None)
+            for c, job in jobs.items()
+        }
+        exchanged = self._engine.exchange(round, reached)
+        adapted = {c: a.adapted for c, a in exchanged.answers.items() if a.adapted}
+        if any(job.message for job in jobs.values()):  # not the last, which only scores
+            self._log.messages.append({c: j.message for c, j in reached.items() if j.message})
+            self._log.replies.append(adapted)
+        return exchanged
 
     def close(self) -> None:
         self._engine.close()
@@ -62,17 +68,17 @@ def run(
     """All rounds of a method."""
     log = Log()
 
-    def keep(rounds: int, state: Record, memories: dict[str, Record], line: Any) -> None:
-        log.states.append(state)
-        log.memories.append(memories)
-        if line is not None:
-            log.lines.append(line)
+    def keep(at: Checkpoint) -> None:
+        log.states.append(at.state)
+        log.memories.append(at.memories)
 
     source = clone(model.feature_state())
     engine = Watched(Simulator(model, method, clients, seed, scratch, workers), log, lost)
-    done, state, memories = start or (0, method.init(source), {})
+    at = Checkpoint(*(start or (0, method.init(source), {})), {})
+    if at.rounds == 0:
+        keep(at)
     try:
-        federate(method, engine, state, memories, keep, done=done)
+        federate(method, engine, at, log.lines.append, keep)
     finally:
         engine.close()
     return log

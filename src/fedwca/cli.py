@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
 
+from fedwca.deploy_cli import deploy_app
 from fedwca.errors import UserError
+from fedwca.screen import Screen, show_grid
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -20,9 +21,9 @@ app = typer.Typer(
 )
 data_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at the data.")
 app.add_typer(data_app, name="data")
+app.add_typer(deploy_app, name="deploy")
 
-out = Console()
-_PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+out = Screen()
 
 Runs = Annotated[
     Path,
@@ -128,20 +129,10 @@ def _show_results(views: list[Any]) -> None:
     clusters = [cluster_grid(view) for view in views]
     for grid in (*accuracy_grid(views), *clusters):
         if grid is not None:
-            _print_grid(grid)
-    out.print("\nResults lie in:", highlight=False)
+            show_grid(out, grid)
+    out.say("\nResults lie in:")
     for view in views:
-        out.print(f"  {view.path}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _print_grid(grid: Any, left: bool = False) -> None:
-    from fedwca.report.tables import as_table
-
-    out.print(f"\n{grid.title}", style="bold", markup=False, highlight=False, soft_wrap=True)
-    table = as_table(grid, "left" if left else "right")
-    # A number that is cut says nothing: rather let a narrow screen wrap the line.
-    needed = out.measure(table, options=out.options.update(max_width=10_000)).maximum
-    Console(width=max(needed, out.width)).print(table)
+        out.say(f"  {view.path}")
 
 
 @app.command("methods")
@@ -151,7 +142,7 @@ def list_methods() -> None:
     from fedwca.report.tables import Grid
 
     rows = [[name, _first_line(sys.modules[kind.__module__])] for name, kind in METHODS.items()]
-    _print_grid(Grid("methods", ["name", "what it is"], rows), left=True)
+    show_grid(out, Grid("methods", ["name", "what it is"], rows), left=True)
 
 
 def _first_line(module: Any) -> str:
@@ -194,7 +185,7 @@ def list_runs(runs: Runs = Path("runs")) -> None:
     if not found:
         out.print(f"There are no runs in {runs} yet: start one with `fedwca run`.", markup=False)
         return
-    _print_grid(run_grid(found))
+    show_grid(out, run_grid(found))
 
 
 def _warn(problems: list[str]) -> None:
@@ -209,7 +200,7 @@ def show(folder: Run, runs: Runs = Path("runs")) -> None:
     from fedwca.report.tables import run_grid
 
     view = read_run(_run_path(folder, runs))
-    _print_grid(run_grid([view]))
+    show_grid(out, run_grid([view]))
     for section, values in view.settings.items():
         text = ", ".join(f"{name} = {value}" for name, value in values.items())
         out.print(f"[{section}] {text}", markup=False, highlight=False)
@@ -244,7 +235,7 @@ def compare(
         if markdown:
             print(f"{grid.title}\n\n{as_markdown(grid)}\n")
         else:
-            _print_grid(grid)
+            show_grid(out, grid)
 
 
 Named = Annotated[str | None, typer.Argument(help="a table's name; none: list them")]
@@ -298,7 +289,7 @@ def reproduce(
     wanted = wish(table, scale, data, benchmark, seeds, sources, methods, overrides)
     folders = (runs, cache or default_cache(), output or runs / "tables")
     try:
-        Reproduction(wanted, *folders, out, _print_grid).run(dry=dry_run)
+        Reproduction(wanted, *folders, out).run(dry=dry_run)
     except KeyboardInterrupt:
         raise _StoppedError("stopped; the same command goes on from where it was") from None
 
@@ -308,8 +299,8 @@ def _list_tables() -> None:
 
     for name, table in TABLES.items():
         rows = ", ".join(row.name for row in table.rows) if len(table.rows) > 1 else ""
-        out.print(f"{name:14}  {table.about}" + (f" ({rows})" if rows else ""), **_PLAIN)
-    out.print("\nExample: fedwca reproduce main --scale tiny --dry-run", **_PLAIN)
+        out.say(f"{name:14}  {table.about}" + (f" ({rows})" if rows else ""))
+    out.say("\nExample: fedwca reproduce main --scale tiny --dry-run")
 
 
 Folder = Annotated[
@@ -331,12 +322,12 @@ def check(folder: Folder, benchmark: BenchmarkName = None, cache: Cache = None) 
     path, loaded = _load_folder(folder, benchmark, cache)
     header, rows = overview(loaded)
     classes = f"{len(loaded.classes)} classes" if loaded.classes else "no class known"
-    _print_grid(Grid(f"{folder}: {loaded.name}, {classes}", header, rows))
+    show_grid(out, Grid(f"{folder}: {loaded.name}, {classes}", header, rows))
     for name, domain in loaded.domains.items():
         for file, reason in domain.broken:
-            out.print(f"broken: {name}: {file}: {reason}", **_PLAIN)
+            out.say(f"broken: {name}: {file}: {reason}")
     _warn(list(loaded.warnings))
-    out.print(f"\n{next_step(loaded, path)}", **_PLAIN)
+    out.say(f"\n{next_step(loaded, path)}")
 
 
 @data_app.command()
@@ -370,7 +361,7 @@ def preview(
     output.parent.mkdir(parents=True, exist_ok=True)
     sheet.save(output, format="PNG")
     _warn(list(loaded.warnings))
-    out.print(f"Wrote {output} ({sheet.width}×{sheet.height}).", **_PLAIN)
+    out.say(f"Wrote {output} ({sheet.width}×{sheet.height}).")
 
 
 def _load_folder(folder: str, benchmark: str | None, cache: Path | None) -> tuple[Path | None, Any]:

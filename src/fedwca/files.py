@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-__all__ = ["append_line", "file_digest", "read_lines", "write_atomically"]
+__all__ = ["append_line", "file_digest", "read_lines", "write_atomically", "write_json"]
 
 
 def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> None:
@@ -21,6 +21,11 @@ def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> Non
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: dict[str, Any], *, durable: bool = True) -> None:
+    """Write a JSON file, whole or not at all."""
+    write_atomically(path, json.dumps(content, indent=1).encode(), durable=durable)
 
 
 def append_line(path: Path, line: dict[str, Any]) -> None:

@@ -1,15 +1,12 @@
 """`fedwca reproduce`: run what a table of the paper needs, then show and save it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
 
 from fedwca.data.domains import Benchmark
 from fedwca.errors import UserError
-from fedwca.experiments.config import parse_override
+from fedwca.experiments.config import parse_override, resolve
 from fedwca.experiments.estimate import Estimate, done_of, in_words
 from fedwca.experiments.reproduce import Cell, Wanted, benchmark_of, cells_of, chosen_rows
 from fedwca.experiments.runner import load_data, run_experiment
@@ -20,12 +17,11 @@ from fedwca.progress_display import display_for
 from fedwca.report.documents import as_csv, latex_document, markdown_document
 from fedwca.report.paper import CLUSTERS, notes, printed
 from fedwca.report.reproduction import Outcome, accuracy_table, cluster_table, tidy, versus
-from fedwca.report.runs import read_run
+from fedwca.report.runs import RunView, read_run
 from fedwca.report.tables import Grid
+from fedwca.screen import Screen, show_grid
 
 __all__ = ["Reproduction", "wish"]
-
-_PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
 
 def wish(
@@ -60,18 +56,16 @@ class Reproduction:
     Attributes:
         runs, cache, output: folders of runs, of decoded images and source models, of tables.
         out: where to tell how it goes.
-        show: draws a grid there.
     """
 
     wanted: Wanted
     runs: Path
     cache: Path
     output: Path
-    out: Console
-    show: Callable[[Grid], None]
+    out: Screen
 
     def run(self, *, dry: bool = False) -> None:
-        """All that is not done yet. Whatever stops it, the table of what is there is made."""
+        """All that is not done yet. Whatever stops it, a table of what is there is made."""
         cells = cells_of(self.wanted)
         estimate = self._planned(cells)
         if dry:
@@ -95,8 +89,14 @@ class Reproduction:
         self._check_sources(cells, data)
         estimate = Estimate(cells, data, self.runs, self.cache)
         left = in_words(estimate.seconds())
+        self._say(f"{self.wanted.table} on {self.wanted.benchmark}, {self._extent(cells)}")
         self._say(f"{_cells(len(cells))}, {done} done, {left} left (an estimate)")
         return estimate
+
+    def _extent(self, cells: list[Cell]) -> str:
+        rows = ", ".join(dict.fromkeys(cell.row for cell in cells))
+        sources = ", ".join(dict.fromkeys(cell.source for cell in cells))
+        return f"scale {self.wanted.scale}; rows: {rows}; sources: {sources}"
 
     def _check_sources(self, cells: list[Cell], data: Benchmark) -> None:
         missing = [c.source for c in cells if c.source not in data.domains]
@@ -120,22 +120,24 @@ class Reproduction:
         outcome = self._outcome(cells)
         clusters = TABLES[self.wanted.table].kind == "clusters"
         first = cluster_table(outcome) if clusters else accuracy_table(outcome)
-        test, cautions = (None, []) if clusters else versus(outcome)
-        grids = [grid for grid in (first, test) if grid is not None]
+        tests, cautions = ([], []) if clusters else versus(outcome)
         remarks = [*self._remarks(outcome, cells, whole), *cautions]
         title, details = self._title(), self._details(cells[0])
-        self.show(first._replace(title=title))
+        data = first if clusters else tidy(outcome)
+        # Saved before it is shown: who reads along may stop reading.
+        place = self._save(f"{title}. {details}", [first, *tests], remarks, data)
+        show_grid(self.out, first._replace(title=title))
         self._say(f"\n{details}")
-        for grid in grids[1:]:
-            self.show(grid)
+        for grid in tests:
+            show_grid(self.out, grid)
         self._say("")
         for remark in remarks:
             self._say(f"Note: {remark}.")
-        self._save(f"{title}. {details}", grids, remarks, first if clusters else tidy(outcome))
+        self._say(f"Saved as {place}.md, .csv and .tex.")
 
     def _outcome(self, cells: list[Cell]) -> Outcome:
         rows = chosen_rows(self.wanted)
-        finished = [cell for cell in cells if done_of([cell], self.runs)]
+        finished = [(cell, run) for cell in cells if (run := self._finished(cell))]
         return Outcome(
             table=self.wanted.table,
             benchmark=self.wanted.benchmark,
@@ -143,10 +145,19 @@ class Reproduction:
             ours=tuple(row.name for row in rows if row.ours),
             sources=tuple(dict.fromkeys(cell.source for cell in cells)),
             seeds=len(self.wanted.trials),
-            runs={
-                (c.row, c.source, c.seed): read_run(self.runs / c.experiment.name) for c in finished
-            },
+            runs={(cell.row, cell.source, cell.seed): run for cell, run in finished},
         )
+
+    def _finished(self, cell: Cell) -> RunView | None:
+        """The run of a cell, if it is done, readable, and of these very settings."""
+        if not done_of([cell], self.runs):
+            return None
+        try:
+            run = read_run(self.runs / cell.experiment.name)
+            fits = resolve(run.settings).name == cell.experiment.name
+        except UserError:
+            return None  # whoever runs the cell says what is wrong with it
+        return run if fits else None
 
     def _title(self) -> str:
         return f"{self.wanted.table} on {self.wanted.benchmark}: {TABLES[self.wanted.table].about}"
@@ -164,7 +175,7 @@ class Reproduction:
         return f"{measure} {scale}{beside}"
 
     def _remarks(self, outcome: Outcome, cells: list[Cell], whole: bool) -> list[str]:
-        found = notes(outcome.table, outcome.benchmark, list(outcome.rows))
+        found = notes(outcome.table, outcome.benchmark, list(outcome.rows), outcome.sources)
         has_paper = printed(outcome.table, outcome.benchmark) or (
             outcome.benchmark in CLUSTERS.get(outcome.table, {})
         )
@@ -182,8 +193,8 @@ class Reproduction:
             )
         return found
 
-    def _save(self, caption: str, grids: list[Grid], remarks: list[str], data: Grid) -> None:
-        stem = f"{self.wanted.table}-{self.wanted.benchmark}-{self.wanted.scale}"
+    def _save(self, caption: str, grids: list[Grid], remarks: list[str], data: Grid) -> Path:
+        stem = self.wanted.stem
         self.output.mkdir(parents=True, exist_ok=True)
         contents = {
             "md": markdown_document(caption, grids, remarks),
@@ -192,10 +203,10 @@ class Reproduction:
         }
         for suffix, text in contents.items():
             write_atomically(self.output / f"{stem}.{suffix}", text.encode())
-        self._say(f"Saved as {self.output / stem}.md, .csv and .tex.")
+        return self.output / stem
 
     def _say(self, text: str) -> None:
-        self.out.print(text, **_PLAIN)
+        self.out.say(text)
 
 
 def _is_told(key: str) -> bool:

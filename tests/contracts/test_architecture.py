@@ -21,6 +21,7 @@ ALLOWED = {
     "methods": {"core", "models", "data"},
     "engines": {"core", "models", "data", "methods"},
     "experiments": {"core", "models", "data", "methods", "engines"},
+    "deploy": {"core", "models", "data", "methods", "engines", "experiments", "report"},
     "report": set(),
 }
 MODULES = [

@@ -14,11 +14,11 @@ import torch
 
 from federation import final_models, run, same
 from fedwca.data.images import ClientData
-from fedwca.engines.base import Job
+from fedwca.engines.base import Exchanged, Job
 from fedwca.engines.simulator import Simulator
 from fedwca.engines.site import generator
 from fedwca.errors import UserError
-from fedwca.methods import Client, Training
+from fedwca.methods import Client, Record, Training
 from fedwca.methods.fedavg import FedAvg
 from fedwca.methods.fedwca import FedWCA
 from fedwca.models import DomainModel
@@ -52,28 +52,25 @@ def test_a_killed_worker_is_replaced_and_its_client_done_again(
     model = new_model()
     state = method.init(model.feature_state())
     jobs = {
-        Client(c.name, c.domain): Job(method.send(state, Client(c.name)), _empty())
+        Client(c.name, c.domain): Job(method.send(state, Client(c.name)), None, Record())
         for c in tiny_clients
     }
-    undisturbed = Simulator(new_model(), method, tiny_clients, 0, tmp_path / "scratch", 1).adapt(
-        0, jobs
-    )
+    quiet = Simulator(new_model(), method, tiny_clients, 0, tmp_path / "scratch", 1)
+    undisturbed = _replies(quiet.exchange(0, jobs))
     engine = Simulator(new_model(), method, tiny_clients, 0, tmp_path / "scratch", 2)
     killer = threading.Thread(target=_kill_a_worker, args=(engine,))
     killer.start()
     try:
-        disturbed = engine.adapt(0, jobs)
+        disturbed = _replies(engine.exchange(0, jobs))
     finally:
         killer.join()
         engine.close()
     for client, expected in undisturbed.items():
-        assert same(expected.reply.models["local"], disturbed[client].reply.models["local"])
+        assert same(expected.models["local"], disturbed[client].models["local"])
 
 
-def _empty() -> Any:
-    from fedwca.methods import Record
-
-    return Record()
+def _replies(exchanged: Exchanged) -> dict[Client, Record]:
+    return {c: a.adapted.reply for c, a in exchanged.answers.items() if a.adapted}
 
 
 def _kill_a_worker(engine: Simulator) -> None:
@@ -93,7 +90,7 @@ def test_no_process_is_left_behind(
     method = FedAvg(replace(TRAINING, rounds=1, epochs=0))
     engine = Simulator(new_model(), method, tiny_clients, 0, tmp_path / "scratch", 2)
     state = method.init(new_model().feature_state())
-    engine.adapt(0, {Client(tiny_clients[0].name): Job(state, _empty())})
+    engine.exchange(0, {Client(tiny_clients[0].name): Job(state, None, Record())})
     pids = list(engine._pool._executor._processes)  # type: ignore[union-attr]
     assert pids
     for pid in pids:

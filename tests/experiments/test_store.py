@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedwca.errors import UserError
-from fedwca.experiments.store import RunFolder
+from fedwca.experiments.store import Checkpoint, RunFolder
 from fedwca.methods import Record
 
 
@@ -34,12 +34,14 @@ def test_two_processes_on_one_folder_are_refused(tmp_path: Path) -> None:
 
 def test_the_newest_checkpoint_counts_and_two_are_kept(tmp_path: Path) -> None:
     run = folder(tmp_path)
-    assert run.load_checkpoint(1, 3) is None
+    assert run.load_checkpoint(1) is None
     run.append({"round": 0})
     for rounds in (1, 2, 3):
         run.append({"round": rounds})
-        run.save_checkpoint(rounds, record(rounds), {"x/0": record(10 * rounds)})
-    rounds, state, memories = run.load_checkpoint(1, 3) or pytest.fail("no checkpoint")
+        memories = {"x/0": record(10 * rounds)}
+        run.save_checkpoint(Checkpoint(rounds, record(rounds), memories, {"seconds": rounds}))
+    rounds, state, memories, facts = run.load_checkpoint(1) or pytest.fail("no checkpoint")
+    assert facts == {"seconds": 3}
     assert (rounds, float(state.models["m"]["w"])) == (3, 3.0)
     assert float(memories["x/0"].models["m"]["w"]) == 30.0
     assert len(list(run.path.glob("checkpoint-*"))) == 2
@@ -50,10 +52,10 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> Non
     run.append({"round": 0})
     for rounds in (1, 2):
         run.append({"round": rounds})
-        run.save_checkpoint(rounds, record(rounds), {})
+        run.save_checkpoint(Checkpoint(rounds, record(rounds), {}, {}))
     newest = run.path / "checkpoint-00002.safetensors"
     newest.write_bytes(newest.read_bytes()[:50])
-    rounds, state, _ = run.load_checkpoint(1, 3) or pytest.fail("no checkpoint")
+    rounds, state, *_ = run.load_checkpoint(1) or pytest.fail("no checkpoint")
     assert (rounds, float(state.models["m"]["w"])) == (1, 1.0)
 
 
@@ -64,30 +66,30 @@ def test_a_half_written_line_is_left_out_and_later_rounds_are_forgotten(tmp_path
     with (run.path / "results.jsonl").open("a") as file:
         file.write('{"round": 4, "acc')
     run.rewind(2)
-    assert run.lines() == [{"round": 0}, {"round": 1}, {"round": 2}]
+    assert run.lines() == [{"round": 0}, {"round": 1}]
 
 
 def test_a_checkpoint_counts_only_with_all_its_results(tmp_path: Path) -> None:
     run = folder(tmp_path)
     for rounds in range(4):
         run.append({"round": rounds})
-        run.save_checkpoint(rounds, record(rounds), {})
+        run.save_checkpoint(Checkpoint(rounds, record(rounds), {}, {}))
     path = run.path / "results.jsonl"
     lines = path.read_text().splitlines()
-    path.write_text("\n".join([*lines[:3], "XX" + lines[3]]))  # round 3 is damaged
-    rounds, _, _ = run.load_checkpoint(1, 9) or pytest.fail("no checkpoint")
+    path.write_text("\n".join([*lines[:2], "XX" + lines[2]]))  # round 2 is damaged
+    rounds, *_ = run.load_checkpoint(1) or pytest.fail("no checkpoint")
     assert rounds == 2
     path.write_text("\n".join([lines[0], "5", *lines[2:]]))  # round 1 is damaged
-    assert run.load_checkpoint(1, 9) is None
-    assert run.load_checkpoint(2, 9) is not None  # it was not to be evaluated
+    assert run.load_checkpoint(1) is None
+    assert run.load_checkpoint(2) is not None  # it was not to be evaluated
 
 
 def test_a_strange_file_beside_the_checkpoints_is_ignored(tmp_path: Path) -> None:
     run = folder(tmp_path)
     run.append({"round": 0})
-    run.save_checkpoint(0, record(0), {})
+    run.save_checkpoint(Checkpoint(0, record(0), {}, {}))
     (run.path / "checkpoint-00003 (copy).safetensors").write_text("")
-    assert run.load_checkpoint(1, 3) is not None
+    assert run.load_checkpoint(1) is not None
 
 
 def test_a_line_separator_inside_a_name_cuts_no_line(tmp_path: Path) -> None:

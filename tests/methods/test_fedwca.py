@@ -108,7 +108,7 @@ def test_a_newcomer_joins_the_nearest_cluster_and_nobody_moves(
     late = tiny_clients[1]  # of the first domain
     log = run(method, new_model(), tiny_clients, lost={0: late.name})
     assert f"cluster_of/{late.name}" not in log.lines[1]["server"]
-    sent = log.jobs[1][Client(late.name, late.domain)].message
+    sent = log.messages[1][Client(late.name, late.domain)]
     assert set(sent.models) == {"source"}
     server = log.lines[2]["server"]
     others = [c.name for c in tiny_clients if c.name != late.name]
@@ -116,7 +116,7 @@ def test_a_newcomer_joins_the_nearest_cluster_and_nobody_moves(
     local = log.replies[1][Client(late.name, late.domain)].reply.models["local"]
     models = [log.states[1].models[f"cluster/{c}"] for c in range(2)]
     assert server[f"cluster_of/{late.name}"] == nearest_cluster(local, models, 1, None)
-    assert "soft/1" in log.jobs[2][Client(late.name, late.domain)].message.models
+    assert "soft/1" in log.messages[2][Client(late.name, late.domain)].models
 
 
 def test_a_cluster_from_which_nobody_replies_keeps_its_model(new_model: NewModel) -> None:

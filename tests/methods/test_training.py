@@ -151,7 +151,9 @@ def test_another_objective_is_minimised_instead(
     weight = model.bottleneck.linear.weight  # type: ignore[union-attr]
     targets = Targets.plain(torch.zeros(len(images), dtype=torch.int64))
     pull: Objective = lambda step: {"pull": (10.0, weight.square().sum())}  # type: ignore # noqa: E731
-    pulled, losses = train(model, images, lambda: targets, TRAINING, rng(), round=0, objective=pull)
+    pulled, losses = train(
+        model, images, lambda: targets, TRAINING, rng(), round=0, objective=Objective(pull)
+    )
     name = "bottleneck.linear.weight"
     assert pulled[name].norm() < 0.5 * start[name].norm()
     assert list(losses) == ["loss_pull"]
@@ -178,7 +180,13 @@ def test_an_objective_without_gradient_changes_no_weight(
     start = clone(model.feature_state())
     targets = Targets.plain(torch.zeros(len(images), dtype=torch.int64))
     trained, _ = train(
-        model, images, lambda: targets, TRAINING, rng(), round=0, objective=lambda step: {}
+        model,
+        images,
+        lambda: targets,
+        TRAINING,
+        rng(),
+        round=0,
+        objective=Objective(lambda step: {}),
     )
     for name, tensor in trained.items():
         if not is_batch_norm_statistic(name):

@@ -175,28 +175,28 @@ def test_prototype_contrast_ignores_lengths(seed: int, one: float, two: float) -
 def test_distillation_by_hand() -> None:
     teacher = exact([0, 2 * math.log(3)])  # halved: odds of 1 to 3, so the target is (.25, .75)
     uniform = distillation(exact([5, 5]), teacher)
-    assert uniform.item() == pytest.approx(math.log(2), abs=1e-12)
+    assert uniform.item() == pytest.approx(math.log(2) / 2, abs=1e-12)  # a mean over two classes
     agreeing = distillation(exact([0, math.log(3)]), teacher)
     entropy = -0.25 * math.log(0.25) - 0.75 * math.log(0.75)
-    assert agreeing.item() == pytest.approx(entropy, abs=1e-12)
+    assert agreeing.item() == pytest.approx(entropy / 2, abs=1e-12)
     # sharpness 0 knows nothing: mean of -log .25 and -log .75
     flat = distillation(exact([0, math.log(3)]), teacher, sharpness=0.0)
-    assert flat.item() == pytest.approx(-(math.log(0.25) + math.log(0.75)) / 2, abs=1e-12)
+    assert flat.item() == pytest.approx(-(math.log(0.25) + math.log(0.75)) / 4, abs=1e-12)
 
 
-def test_distillation_is_a_mean_over_samples() -> None:
+def test_distillation_is_a_mean_over_samples_and_classes() -> None:
     teacher = exact([0, 2 * math.log(3)], [0, 0])
     student = exact([0, 0], [0, math.log(3)])
     # log 2 for the first, and -(log .25 + log .75)/2 for the second
-    expected = (math.log(2) - (math.log(0.25) + math.log(0.75)) / 2) / 2
+    expected = (math.log(2) - (math.log(0.25) + math.log(0.75)) / 2) / 2 / 2
     assert distillation(student, teacher).item() == pytest.approx(expected, abs=1e-12)
 
 
 def test_distillation_pulls_the_student_to_the_target() -> None:
     student = exact([0, 0]).requires_grad_()
     loss = distillation(student, exact([0, 2 * math.log(3)]))
-    # softmax(student) - target = (.5 - .25, .5 - .75)
-    torch.testing.assert_close(gradient(loss, student), exact([0.25, -0.25]))
+    # (softmax(student) - target) / M = (.5 - .25, .5 - .75) / 2
+    torch.testing.assert_close(gradient(loss, student), exact([0.125, -0.125]))
 
 
 @few

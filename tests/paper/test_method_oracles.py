@@ -72,9 +72,9 @@ def test_one_hot_starts_from_the_own_cluster_and_matches_every_label(
 ) -> None:
     method = by_domain(TRAINING, cluster_weights="one_hot")
     log = run(method, new_model(), tiny_clients)
-    assert set(log.jobs[1][Client("dim/0", "dim")].message.models) == {"cluster"}
+    assert set(log.messages[1][Client("dim/0", "dim")].models) == {"cluster"}
     still = shaken(method, new_model(), tiny_clients)
-    own = still.jobs[0][Client("dim/0", "dim")].message.models["cluster"]
+    own = still.messages[0][Client("dim/0", "dim")].models["cluster"]
     assert same(starts(still, 0)["dim/0"], own)
 
 
@@ -116,7 +116,7 @@ def test_fedwca_l_takes_alpha_over_the_cluster_models_alone(
     assert last["server"]["v/noisy/0"] == last["health"]["noisy/0"]["alpha"]
     assert "beta" not in last["health"]["noisy/0"]
     state = log.states[-2]
-    sent = log.jobs[-1][Client("noisy/0", "noisy")].message.models
+    sent = log.messages[-1][Client("noisy/0", "noisy")].models
     assert same(sent["soft/1"], state.models["cluster/1"])
 
 
@@ -129,7 +129,7 @@ def test_the_initial_model_follows_the_formulas_and_equals_the_expansion_in_v(
     model = new_model()
     log = shaken(by_domain(TRAINING), model, tiny_clients)
     client = tiny_clients[0]
-    sent = log.jobs[-1][Client(client.name, client.domain)].message.models
+    sent = log.messages[-1][Client(client.name, client.domain)].models
 
     def view(state: State) -> tuple[torch.Tensor, torch.Tensor]:
         load(model, state, client.train, "blend")
@@ -169,7 +169,7 @@ def test_weights_are_renewed_in_the_first_of_every_u_rounds_only(
     full = [r for r in range(1, 8) if "alpha" in log.replies[r][client].reply.values]
     assert full == [1, 4, 7]  # (r - 1) mod 3 = 0
     for r in range(1, 8):
-        sent, reply = log.jobs[r][client].message, log.replies[r][client].reply
+        sent, reply = log.messages[r][client], log.replies[r][client].reply
         one_model = sum(t.numel() * t.element_size() for t in sent.models["cluster"].values())
         expected = 3 if r in full else 2  # C + 1 = 3 models down, or two
         assert sent.nbytes() - 8 == expected * one_model  # 8 bytes for the round number
@@ -182,7 +182,7 @@ def test_a_cheap_round_blends_the_current_models_with_the_last_weights(
     training = replace(TRAINING, rounds=4)
     log = run(by_domain(training, rounds_between_weights=3), new_model(), tiny_clients)
     client = Client("dim/0", "dim")
-    state, sent = log.states[3], log.jobs[3][client].message.models
+    state, sent = log.states[3], log.messages[3][client].models
     alpha, beta = (log.replies[1][client].reply.values[name] for name in ("alpha", "beta"))
     soft = [state.models["soft/0"], state.models["soft/1"]]
     by_hand = mix([state.models["cluster/0"], mix(soft, alpha)], beta)

@@ -31,7 +31,7 @@ from fedwca.methods.inference import Outputs, evaluate, load
 from fedwca.methods.ladd import LADD
 from fedwca.methods.ladd_plus import LADDPlus
 from fedwca.methods.local import Local
-from fedwca.methods.training import Step, Targets, train
+from fedwca.methods.training import Objective, Step, Targets, train
 from fedwca.models import DomainModel
 
 NewModel = Callable[[], DomainModel]
@@ -66,11 +66,11 @@ def test_fedprox_without_mu_is_fedavg(new_model: NewModel, tiny_clients: Clients
 def test_fedprox_measures_from_the_global_model(new_model: NewModel, tiny_clients: Clients) -> None:
     """Moving one weight by 0.5 costs μ/2·0.25, and pulls back by μ·0.5."""
     model = new_model()
-    loss = FedProx(TRAINING, mu=0.2).objective(model, tiny_clients[0].train, generator(0, 0, "a"))
+    aim = FedProx(TRAINING, mu=0.2).objective(model, tiny_clients[0].train, generator(0, 0, "a"))
     weight = model.bottleneck.linear.weight  # type: ignore[union-attr]
     with torch.no_grad():
         weight[0, 0] += 0.5  # type: ignore[index, operator]
-    mu, value = loss(a_step(model, tiny_clients))["proximal"]
+    mu, value = aim.loss(a_step(model, tiny_clients))["proximal"]
     assert mu == 0.2
     assert value.item() == pytest.approx(0.125)
     value.backward()
@@ -125,7 +125,7 @@ def test_fedamp_without_attraction_and_pull_is_local(
 def test_fedamps_pull_has_a_gradient(new_model: NewModel, tiny_clients: Clients) -> None:
     model = new_model()
     cloud = {name: t + 1.0 for name, t in clone(model.feature_state()).items()}
-    losses = FedAMP(TRAINING, pull=2.0)._objective(model, cloud)(a_step(model, tiny_clients))
+    losses = FedAMP(TRAINING, pull=2.0)._objective(model, cloud).loss(a_step(model, tiny_clients))
     weight, value = losses["proximal"]
     value.backward()
     assert weight == 2.0
@@ -143,7 +143,7 @@ def test_fedamps_cloud_model_is_the_attentive_mean(
     attention = attentive_weights(
         squared_distances(locals_), median_distance(squared_distances(locals_)), 0.5
     )
-    assert same(log.jobs[1][first].message.models["cloud"], mix(locals_, attention[0]))
+    assert same(log.messages[1][first].models["cloud"], mix(locals_, attention[0]))
 
 
 # --- IFCA -------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ def _self_trained(model: DomainModel, start: State, client: ClientData, number: 
         TRAINING,
         generator(0, number, client.name),
         round=number,
-        objective=lambda step: {"ce": (1.0, step.cross_entropy())},
+        objective=Objective(lambda step: {"ce": (1.0, step.cross_entropy())}),
     )
     return trained
 
@@ -257,7 +257,7 @@ def test_ladds_teacher_is_the_mean_of_its_own_clusters_models(
         assert same(log.states[2].models[f"teacher/{c}"], second)
         assert same(log.states[3].models[f"teacher/{c}"], mix([second, third], [0.5, 0.5]))
     noisy = Client("noisy/0", "noisy")
-    assert same(log.jobs[2][noisy].message.models["teacher"], log.states[2].models["teacher/1"])
+    assert same(log.messages[2][noisy].models["teacher"], log.states[2].models["teacher/1"])
 
 
 def test_ladd_distils_what_the_source_model_said(
@@ -324,7 +324,7 @@ def _contrast(
     prototypes = torch.randn(2, 3, 16, generator=generator_)
     here = torch.ones(2, 3, dtype=torch.bool) if present is None else present
     message = Record(values={"prototypes": prototypes, "present": here})
-    return FedPCL(TRAINING, temperature=temperature)._objective(message)(step)
+    return FedPCL(TRAINING, temperature=temperature)._objective(message).loss(step)
 
 
 def test_fedpcls_temperature_flattens_the_contrast_but_not_its_gradient(

@@ -66,11 +66,10 @@ def test_no_column_for_a_paper_that_has_no_numbers() -> None:
 def test_the_full_method_is_tested_against_the_best_of_the_others() -> None:
     values = {**VALUES, ("fedwca", "sketch", 1): 0.42}
     values |= {("local", s, seed): 0.1 for s in TWO for seed in (0, 1)}
-    grid, notes = versus(outcome(values, 2, TWO))
-    assert grid is not None
+    (grid,), notes = versus(outcome(values, 2, TWO))
     assert grid.title.startswith("fedwca against fedavg")
     photo, sketch, average = grid.rows
-    assert photo == ["photo", "+2.0", "+2.0 to +2.0", "< 0.001", "2"]
+    assert photo == ["photo", "+2.0", "the same in all seeds: no test", "–", "2"]
     # 10 and 12: mean 11, error 1; t = 11 with one degree of freedom: p = 1 - 2/π·atan(11) = 0.058
     assert sketch[1] == "+11.0"
     assert sketch[3] == "0.058"
@@ -82,22 +81,41 @@ def test_the_full_method_is_tested_against_the_best_of_the_others() -> None:
 
 
 def test_one_seed_gets_no_test() -> None:
-    grid, notes = versus(outcome({k: v for k, v in VALUES.items() if k[2] == 0}, 1, TWO))
-    assert grid is not None
+    (grid,), notes = versus(outcome({k: v for k, v in VALUES.items() if k[2] == 0}, 1, TWO))
     assert grid.rows[0] == ["photo", "+2.0", "one seed: no test", "–", "1"]
     assert notes == []
 
 
 def test_a_test_on_some_sources_alone_has_its_caution_too() -> None:
-    grid, notes = versus(outcome(VALUES, 2, TWO))
-    assert grid is not None
+    (grid,), notes = versus(outcome(VALUES, 2, TWO))
     assert [row[-1] for row in grid.rows] == ["2", "1", "1"]
     assert "2 seeds" in notes[0]
 
 
+def test_two_methods_of_ours_are_each_tested_and_compared_with_each_other() -> None:
+    values = {("fedavg", "photo", 0): 0.3, ("fedwca", "photo", 0): 0.4}
+    values |= {("fedwca_plus", "photo", 0): 0.45}
+    runs = outcome(values, 1, ("photo",)).runs
+    rows = ("fedavg", "fedwca", "fedwca_plus")
+    both = Outcome("all", "pacs", rows, rows[1:], ("photo",), 1, runs)
+    grids, _ = versus(both)
+    assert [grid.title.partition(",")[0].partition(":")[0] for grid in grids] == [
+        "fedwca against fedavg",
+        "fedwca_plus against fedavg",
+        "fedwca_plus against fedwca",
+    ]
+    assert [grid.rows[0][1] for grid in grids] == ["+10.0", "+15.0", "+5.0"]
+
+
+def test_a_difference_that_rounds_to_zero_has_no_minus() -> None:
+    values = {("fedavg", "photo", 0): 0.4004, ("fedwca", "photo", 0): 0.4}
+    (grid,), _ = versus(outcome(values, 1, ("photo",)))
+    assert grid.rows[0][1] == "+0.0"
+
+
 def test_nothing_to_test_without_a_rival() -> None:
     alone = {key: value for key, value in VALUES.items() if key[0] == "fedwca"}
-    assert versus(outcome(alone, 2, TWO)) == (None, [])
+    assert versus(outcome(alone, 2, TWO)) == ([], [])
 
 
 def test_tidy_numbers_are_not_rounded_to_a_digit() -> None:

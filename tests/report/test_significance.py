@@ -37,13 +37,11 @@ def test_the_sides_can_be_swapped() -> None:
     assert (one.low, one.high) == pytest.approx((-other.high, -other.low))
 
 
-def test_without_any_spread() -> None:
-    same = paired_difference([1, 2], [1, 2])
-    assert same is not None
-    assert (same.mean, same.p) == (0, 1)
-    always = paired_difference([2, 3], [1, 2])
-    assert always is not None
-    assert (always.mean, always.low, always.high, always.p) == (1, 1, 1, 0)
+def test_without_any_spread_there_is_nothing_to_test_against() -> None:
+    assert paired_difference([1, 2], [1, 2]) is None
+    assert paired_difference([2, 3], [1, 2]) is None
+    # 0.1 + 0.2 is not 0.3: the same gap but for rounding
+    assert paired_difference([0.1 + 0.2, 0.5], [0.0, 0.2]) is None
 
 
 @pytest.mark.parametrize("values", [[], [1.0]])

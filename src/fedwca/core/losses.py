@@ -44,6 +44,9 @@ def prototype_contrast(
 
 
 def distillation(student: Tensor, teacher: Tensor, sharpness: float = 0.5) -> Tensor:
-    """Cross-entropy of the student's logits [N, M] with softened teacher logits (LADD's KD)."""
+    """Cross-entropy of the student's logits [N, M] with softened teacher logits (LADD's KD).
+
+    A mean over classes too, as in LADD's code: 1/M of the usual sum.
+    """
     target = (sharpness * teacher).softmax(dim=1)
-    return -(target * student.log_softmax(dim=1)).sum(dim=1).mean()
+    return -(target * student.log_softmax(dim=1)).mean()

@@ -70,12 +70,13 @@ def load_benchmark(name: str, request: Request, note: Note = silent) -> Benchmar
     """The benchmark of that name, decoded or mapped from the cache."""
     check_benchmark(name)
     loader = BENCHMARKS[name]
-    if loader.looks_like is not None:
+    elsewhere = request.elsewhere and request.path is None and loader.find is own_images
+    if loader.looks_like is not None and not elsewhere:
         _check_path(name, request)
     found = loader.find(request)
     stored = {raw.name: stored_domain(raw, request, note) for raw in found.domains}
     domains = {name: domain for name, domain in stored.items() if len(domain)}
-    if not domains:
+    if not domains and found.domains:
         raise UserError(f"no image in {request.path} can be read: {_first_broken(stored)}")
     classes = found.classes
     if classes is None:

@@ -18,7 +18,7 @@ from fedwca.data.image_files import (
 from fedwca.data.raw import SOURCE, UNLABELED, Found, RawDomain, Request
 from fedwca.errors import UserError
 
-__all__ = ["looks_like_images", "own_images"]
+__all__ = ["looks_like_images", "numbering", "own_images", "read_domain", "warnings_of"]
 
 _LAYOUT = "<client>/*.jpg, or <client>/<class>/*.jpg for labeled images"
 
@@ -46,27 +46,27 @@ class _Domain:
 
 def own_images(request: Request) -> Found:
     """A domain for each folder, and one named "source" for `source_path`, which comes first."""
-    path = request.path or Path()
-    folders = _client_folders(path, request.source_path)
-    domains = [_read_domain(folder.name, folder) for folder in folders]
-    if all(domain.empty for domain in domains):
+    path = request.path
+    folders = _client_folders(path, request.source_path) if path else []
+    domains = [read_domain(folder.name, folder) for folder in folders]
+    if path and all(domain.empty for domain in domains):
         raise UserError(_no_images_sentence(path, domains))
     if request.source_path is not None:
         domains.insert(0, _read_source(request.source_path))
     classes = _class_names(request, domains)
-    number = _numbering(classes)
+    number = numbering(classes)
     return Found(
         classes,
         tuple(_raw_domain(domain, number) for domain in domains if not domain.empty),
         object_transform(request.image_size),
-        tuple(sentence for domain in domains for sentence in _warnings(domain, number)),
+        tuple(sentence for domain in domains for sentence in warnings_of(domain, number)),
     )
 
 
 def looks_like_images(folder: Path) -> bool:
     """Whether any folder in it would be a domain of `own_images`."""
     try:
-        return any(not _read_domain(sub.name, sub).empty for sub in look_into(folder).folders)
+        return any(not read_domain(sub.name, sub).empty for sub in look_into(folder).folders)
     except UserError:
         return False
 
@@ -101,7 +101,7 @@ def _read_source(folder: Path) -> _Domain:
             f"there is no folder {folder}: set data.source_path to a folder of labeled images, "
             "<class>/*.jpg"
         )
-    source = _read_domain(SOURCE, folder)
+    source = read_domain(SOURCE, folder)
     if not source.sorted:
         raise UserError(
             f"{folder} has no class folders with images: sort the source images into "
@@ -110,7 +110,8 @@ def _read_source(folder: Path) -> _Domain:
     return source
 
 
-def _read_domain(name: str, folder: Path) -> _Domain:
+def read_domain(name: str, folder: Path) -> _Domain:
+    """What lies in one domain's folder."""
     loose, folders = look_into(folder)
     if [plain_name(sub.name) for sub in folders] == ["images"]:  # Office-31's habit
         more, folders = look_into(folders[0])
@@ -157,7 +158,7 @@ def _all_classes(domains: list[_Domain]) -> tuple[str, ...]:
     return tuple(first.values())
 
 
-def _numbering(classes: tuple[str, ...]) -> Callable[[str], int]:
+def numbering(classes: tuple[str, ...]) -> Callable[[str], int]:
     """Number of the class that a folder's name means: exact, else the only one similar."""
     exact = {name: number for number, name in enumerate(classes)}
     times = Counter(map(plain_name, classes))
@@ -175,7 +176,8 @@ def _raw_domain(domain: _Domain, number: Callable[[str], int]) -> RawDomain:
     return image_domain(domain.name, sorted(files), domain.folder.parent)
 
 
-def _warnings(domain: _Domain, number: Callable[[str], int]) -> Iterator[str]:
+def warnings_of(domain: _Domain, number: Callable[[str], int]) -> Iterator[str]:
+    """Sentences on what of a folder is not used as one might think."""
     if domain.deeper:
         names = [below(domain.folder.parent, folder) for folder in domain.deeper]
         yield f"the images in {listed(names)} lie too deep and are left aside"

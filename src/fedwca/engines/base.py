@@ -1,4 +1,4 @@
-"""What an engine does: carry messages to `adapt` and bring the replies back; evaluate weights."""
+"""What an engine does: one exchange with every client a round, wherever the clients are."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,20 +7,20 @@ from typing import NamedTuple, Protocol
 from fedwca.core.params import State
 from fedwca.methods.base import Adapted, Client, Record
 
-__all__ = ["Deployed", "Engine", "Evaluation", "Job"]
+__all__ = ["Answer", "Engine", "Evaluation", "Exchanged", "Job"]
 
 
 class Job(NamedTuple):
-    """One client's work in a round."""
+    """One client's part of an exchange: first score what it uses now, then adapt.
 
-    message: Record
-    memory: Record
+    Attributes:
+        message: what to adapt with; None once all rounds are done.
+        offered: the server's weights for it to use and score; None where no evaluation is due.
+        memory: what the client remembers; empty where it keeps that itself.
+    """
 
-
-class Deployed(NamedTuple):
-    """The weights that a client uses, with what it remembers."""
-
-    weights: State
+    message: Record | None
+    offered: State | None
     memory: Record
 
 
@@ -38,17 +38,30 @@ class Evaluation:
     confidence: float
 
 
+class Answer(NamedTuple):
+    """What a job gave; None for what it did not ask for."""
+
+    adapted: Adapted | None
+    evaluation: Evaluation | None
+
+
+class Exchanged(NamedTuple):
+    """The answers of those who gave one, in the order of the jobs, and what they cost."""
+
+    answers: dict[Client, Answer]
+    bytes_down: int
+    bytes_up: int
+
+
 class Engine(Protocol):
-    """The two verbs; the runner knows nothing else of how clients are reached."""
+    """The one verb; the runner knows nothing else of how clients are reached."""
 
-    clients: list[Client]
-
-    def adapt(self, round: int, jobs: Mapping[Client, Job]) -> dict[Client, Adapted]:
-        """Let the clients adapt; the answers of those who gave one, in the order of `jobs`."""
+    def clients(self) -> list[Client]:
+        """Who can be reached now; the same ones in the same order unless they come and go."""
         ...
 
-    def evaluate(self, models: Mapping[Client, Deployed]) -> dict[Client, Evaluation]:
-        """Score deployed models."""
+    def exchange(self, round: int, jobs: Mapping[Client, Job]) -> Exchanged:
+        """Let the clients do their jobs."""
         ...
 
     def close(self) -> None:

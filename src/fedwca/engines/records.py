@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import safetensors
 import safetensors.torch
@@ -12,37 +13,52 @@ from torch import Tensor
 from fedwca.files import write_atomically
 from fedwca.methods.base import Record
 
-__all__ = ["load_records", "save_records"]
+__all__ = ["load_notes", "load_records", "place", "places", "save_records"]
 
 _FORMAT = "fedwca-records-1"
 
 
-def save_records(path: Path, records: Mapping[str, Record], *, durable: bool = True) -> None:
+def save_records(
+    path: Path,
+    records: Mapping[str, Record],
+    *,
+    notes: Mapping[str, Any] | None = None,
+    durable: bool = True,
+) -> None:
     """Write named records to one file, atomically: it is there whole or not at all.
 
     Names go into the header as JSON, so they may hold anything and keep their order; a tensor
-    that stands in several places is stored once. `durable` makes sure that the file survives a
-    power cut.
+    that stands in several places is stored once. `notes` is JSON to go with them. `durable` makes
+    sure that the file survives a power cut.
     """
-    places: list[list[str | int]] = []
+    found: list[list[str | int]] = []
     tensors: dict[int, tuple[int, Tensor]] = {}
     for group, record in records.items():
-        for where, tensor in _walk(record):
+        for where, tensor in places(record):
             number, _ = tensors.setdefault(id(tensor), (len(tensors), tensor))
-            places.append([group, *where, number])
-        places.append([group, "", "", "", -1])  # so that an empty record comes back too
+            found.append([group, *where, number])
+        found.append([group, "", "", "", -1])  # so that an empty record comes back too
     content = {str(number): t.detach().cpu().contiguous() for number, t in tensors.values()}
-    blob = safetensors.torch.save(content, {"format": _FORMAT, "places": json.dumps(places)})
-    write_atomically(path, blob, durable=durable)
+    header = {"format": _FORMAT, "places": json.dumps(found), "notes": json.dumps(notes or {})}
+    write_atomically(path, safetensors.torch.save(content, header), durable=durable)
 
 
-def _walk(record: Record) -> list[tuple[tuple[str, str, str], Tensor]]:
+def places(record: Record) -> list[tuple[tuple[str, str, str], Tensor]]:
+    """All tensors of a record, each with where it stands in it; `place` puts one there."""
     models = [
         (("models", model, name), tensor)
         for model, state in record.models.items()
         for name, tensor in state.items()
     ]
     return models + [(("values", name, ""), tensor) for name, tensor in record.values.items()]
+
+
+def place(record: Record, kind: str, name: str, part: str, tensor: Tensor) -> None:
+    """Put a tensor where it stood in the record that it came from."""
+    if kind == "models":
+        record.models.setdefault(name, {})[part] = tensor
+    else:
+        record.values[name] = tensor
 
 
 def load_records(path: Path) -> dict[str, Record]:
@@ -60,10 +76,14 @@ def load_records(path: Path) -> dict[str, Record]:
                     continue
                 if number not in tensors:
                     tensors[number] = torch.as_tensor(file.get_tensor(str(number)))
-                if kind == "models":
-                    record.models.setdefault(name, {})[part] = tensors[number]
-                else:
-                    record.values[name] = tensors[number]
+                place(record, kind, name, part, tensors[number])
     except (safetensors.SafetensorError, KeyError) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
     return records
+
+
+def load_notes(path: Path) -> dict[str, Any]:
+    """What `save_records` was given to keep with the records."""
+    with safetensors.safe_open(path, framework="pt") as file:
+        notes: dict[str, Any] = json.loads((file.metadata() or {}).get("notes", "{}"))
+    return notes

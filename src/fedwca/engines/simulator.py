@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 import torch
 
 from fedwca.data.images import ClientData
-from fedwca.engines.base import Deployed, Evaluation, Job
+from fedwca.engines.base import Answer, Evaluation, Exchanged, Job
 from fedwca.engines.records import load_records, save_records
 from fedwca.engines.site import Site, one_thread
 from fedwca.errors import UserError
@@ -51,29 +51,32 @@ class Simulator:
         scratch: Path,
         workers: int = 1,
     ) -> None:
-        self.clients = [Client(c.name, c.domain) for c in clients]
+        self._clients = [Client(c.name, c.domain) for c in clients]
         self._site = Site(model, method, {c.name: c for c in clients}, seed)
         self._sizes = {c.name: len(c.train) for c in clients}
         on_cpu = next(model.parameters()).device.type == "cpu"
         count = min(workers, len(clients)) if on_cpu else 1
         self._pool = _Pool(self._site, scratch, count) if count > 1 else None
 
-    def adapt(self, round: int, jobs: Mapping[Client, Job]) -> dict[Client, Adapted]:
-        """One round's work of all clients, the largest first so that no worker ends late."""
+    def clients(self) -> list[Client]:
+        """Everybody, always."""
+        return list(self._clients)
+
+    def exchange(self, round: int, jobs: Mapping[Client, Job]) -> Exchanged:
+        """All clients' jobs, the largest first so that no worker ends late.
+
+        What counts as traffic is what a method sends and gets; weights to score are of this
+        machine, as the scores are.
+        """
         if self._pool is None:
             with one_thread():
-                return {c: self._site.adapt(c.name, round, job) for c, job in jobs.items()}
-        return self._pool.adapt(round, jobs, self._largest_first(jobs))
-
-    def evaluate(self, models: Mapping[Client, Deployed]) -> dict[Client, Evaluation]:
-        """Score every client's deployed model."""
-        if self._pool is None:
-            with one_thread():
-                return {c: self._site.evaluate(c.name, d) for c, d in models.items()}
-        return self._pool.evaluate(models, self._largest_first(models))
-
-    def _largest_first(self, clients: Mapping[Client, object]) -> list[Client]:
-        return sorted(clients, key=lambda client: -self._sizes[client.name])
+                answers = {c: self._site.work(c.name, round, job) for c, job in jobs.items()}
+        else:
+            order = sorted(jobs, key=lambda client: -self._sizes[client.name])
+            answers = self._pool.exchange(round, jobs, order)
+        down = sum(job.message.nbytes() for job in jobs.values() if job.message)
+        up = sum(answer.adapted.reply.nbytes() for answer in answers.values() if answer.adapted)
+        return Exchanged(answers, down, up)
 
     def close(self) -> None:
         """Stop the workers and remove what lies between them."""
@@ -86,6 +89,21 @@ class _Parcel(NamedTuple):
 
     models: dict[str, Path]
     values: Path
+
+
+class _Letters(NamedTuple):
+    """A job on its way."""
+
+    memory: _Parcel
+    message: _Parcel | None
+    offered: _Parcel | None
+
+
+class _Done(NamedTuple):
+    """An answer on its way: reply, memory and health, if it adapted; how it scored."""
+
+    adapted: tuple[_Parcel, _Parcel, Health] | None
+    evaluation: Evaluation | None
 
 
 class _Mailbox:
@@ -120,6 +138,13 @@ def _open(parcel: _Parcel) -> Record:
     return Record(models, load_records(parcel.values)[""].values)
 
 
+def _opened_answer(done: _Done) -> Answer:
+    if done.adapted is None:
+        return Answer(None, done.evaluation)
+    reply, memory, health = done.adapted
+    return Answer(Adapted(_open(reply), _open(memory), health), done.evaluation)
+
+
 class _Pool:
     """Worker processes with a `Site` each; records travel as files in a mailbox folder."""
 
@@ -129,32 +154,22 @@ class _Pool:
         self._blob = pickle.dumps(site)
         self._executor: ProcessPoolExecutor | None = None
 
-    def adapt(
+    def exchange(
         self, round: int, jobs: Mapping[Client, Job], order: list[Client]
-    ) -> dict[Client, Adapted]:
+    ) -> dict[Client, Answer]:
         post, written = self._opened().post, dict[int, Path]()
         parcels = {
-            c.name: (post(job.message, written), post(job.memory, written))
+            c.name: _Letters(
+                post(job.memory, written),
+                None if job.message is None else post(job.message, written),
+                None if job.offered is None else post(Record({"": job.offered}), written),
+            )
             for c, job in jobs.items()
         }
-        answers = self._map(
-            order, lambda pool, c: pool.submit(_adapt, c.name, round, *parcels[c.name])
-        )
-        adapted = {c: Adapted(_open(r), _open(m), health) for c, (r, m, health) in answers.items()}
+        done = self._map(order, lambda pool, c: pool.submit(_work, c.name, round, parcels[c.name]))
+        answers = {client: _opened_answer(done[client]) for client in jobs}
         self._empty()
-        return {client: adapted[client] for client in jobs}
-
-    def evaluate(
-        self, models: Mapping[Client, Deployed], order: list[Client]
-    ) -> dict[Client, Evaluation]:
-        post, written = self._opened().post, dict[int, Path]()
-        parcels = {
-            c.name: (post(Record({"": d.weights}), written), post(d.memory, written))
-            for c, d in models.items()
-        }
-        scores = self._map(order, lambda pool, c: pool.submit(_evaluate, c.name, *parcels[c.name]))
-        self._empty()
-        return {client: scores[client] for client in models}
+        return answers
 
     def _map(
         self,
@@ -258,13 +273,14 @@ def _die_with_parent() -> None:
         os._exit(1)
 
 
-def _adapt(
-    name: str, round: int, message: _Parcel, memory: _Parcel
-) -> tuple[_Parcel, _Parcel, Health]:
-    adapted = _site.adapt(name, round, Job(_open(message), _open(memory)))
+def _work(name: str, round: int, letters: _Letters) -> _Done:
+    job = Job(
+        None if letters.message is None else _open(letters.message),
+        None if letters.offered is None else _open(letters.offered).models[""],
+        _open(letters.memory),
+    )
+    adapted, evaluation = _site.work(name, round, job)
+    if adapted is None:
+        return _Done(None, evaluation)
     reply, memory = (_mailbox.post(r, {}) for r in (adapted.reply, adapted.memory))
-    return reply, memory, adapted.health
-
-
-def _evaluate(name: str, weights: _Parcel, memory: _Parcel) -> Evaluation:
-    return _site.evaluate(name, Deployed(_open(weights).models[""], _open(memory)))
+    return _Done((reply, memory, adapted.health), evaluation)

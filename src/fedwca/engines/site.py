@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
+from fedwca.core.params import State
 from fedwca.data.images import ClientData
-from fedwca.engines.base import Deployed, Evaluation, Job
+from fedwca.engines.base import Answer, Evaluation, Job
 from fedwca.errors import UserError
-from fedwca.methods.base import Adapted, Method
+from fedwca.methods.base import Adapted, Method, Record
 from fedwca.methods.inference import evaluate, load
 from fedwca.methods.shot import own_of
 from fedwca.models import DomainModel
@@ -44,12 +45,20 @@ class Site:
     clients: dict[str, ClientData]
     seed: int
 
-    def adapt(self, name: str, round: int, job: Job) -> Adapted:
+    def work(self, name: str, round: int, job: Job) -> Answer:
+        """A client's half of an exchange."""
+        evaluation = None
+        if job.offered is not None:
+            deployed = self.method.personal(job.offered, job.memory)
+            evaluation = self.evaluate(name, deployed, job.memory)
+        if job.message is None:
+            return Answer(None, evaluation)
+        return Answer(self.adapt(name, round, job.message, job.memory), evaluation)
+
+    def adapt(self, name: str, round: int, message: Record, memory: Record) -> Adapted:
         """Run the client's half of a round."""
         rng = generator(self.seed, round, name)
-        adapted = self.method.adapt(
-            self.model, self.clients[name].train, job.message, job.memory, rng
-        )
+        adapted = self.method.adapt(self.model, self.clients[name].train, message, memory, rng)
         tensors = [t for state in adapted.reply.models.values() for t in state.values()]
         if not all(bool(t.isfinite().all()) for t in tensors):
             raise UserError(
@@ -58,11 +67,10 @@ class Site:
             )
         return adapted
 
-    def evaluate(self, name: str, deployed: Deployed) -> Evaluation:
+    def evaluate(self, name: str, deployed: State, memory: Record) -> Evaluation:
         """Score the weights on the client's test images, or tell their confidence."""
         client = self.clients[name]
-        batch_norm = self.method.training.batch_norm
-        load(self.model, deployed.weights, client.train, batch_norm, own_of(deployed.memory))
+        load(self.model, deployed, client.train, self.method.training.batch_norm, own_of(memory))
         outputs = evaluate(self.model, client.test.images if client.test else client.train)
         confidence, predicted = outputs.probabilities.max(dim=1)
         if client.test is None:

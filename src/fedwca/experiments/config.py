@@ -24,10 +24,12 @@ else:
 
 __all__ = [
     "DataConfig",
+    "DeployConfig",
     "Experiment",
     "ModelConfig",
     "RunConfig",
     "SourceConfig",
+    "build_method",
     "parse_override",
     "read_experiment",
     "resolve",
@@ -134,6 +136,20 @@ class RunConfig(_Section):
     device: str = Field("cpu", description="cpu, cuda or mps")
 
 
+class DeployConfig(_Section):
+    """How rounds go when clients are sites on other machines; a simulated run ignores it."""
+
+    least_sites: int = Field(2, ge=1, le=_LARGEST, description="a round needs so many answers")
+    start_seconds: float = Field(
+        600, ge=0, description="the first round waits so long for all sites of the deployment"
+    )
+    round_seconds: float = Field(3600, gt=0, description="time limit of a round")
+    return_seconds: float = Field(
+        90, ge=0, description="a site that was lost is waited for so long"
+    )
+    wire: Literal["float32", "float16"] = Field("float32", description="how weights travel")
+
+
 # Settings that change how fast a run goes, but not what comes out (but for the last digits, which
 # another device rounds otherwise).
 _NOT_IDENTITY = ("checkpoint_every", "workers", "device")
@@ -150,6 +166,7 @@ class Experiment(_Section):
     method_name: str
     method: Any  # a dataclass of METHODS, its training inside
     run: RunConfig
+    deploy: DeployConfig
 
     def settings(self) -> Table:
         """All settings as plain JSON values, as they stand in the run folder."""
@@ -200,9 +217,7 @@ def resolve(settings: Mapping[str, Any], overrides: Sequence[tuple[str, Any]] = 
     benchmark = str(data.get("benchmark", "mini-digits"))
     method = dict(given.get("method", {}))
     check_benchmark(benchmark)
-    name = str(method.pop("name", "fedwca"))
-    if name not in METHODS:
-        raise UserError(f"there is no method {name!r}: {did_you_mean(name, METHODS)}")
+    name = _known_method(method.pop("name", "fedwca"))
     source = _source_domain(data) or defaults(benchmark, "", name).get("data", {}).get("source", "")
     given["data"] = {**data, "source": source}
     below = _merge(
@@ -228,18 +243,32 @@ def _build(merged: Table, name: str) -> Experiment:
         "model": _validated(ModelConfig, "model", merged.get("model", {})),
         "source": _validated(SourceConfig, "source", merged.get("source", {})),
         "run": _validated(RunConfig, "run", merged.get("run", {})),
+        "deploy": _validated(DeployConfig, "deploy", merged.get("deploy", {})),
     }
-    training = _validated(Training, "training", merged.get("training", {}))
     if "training" in merged["method"]:
         raise UserError("method.training is a section of its own: write it as [training]")
-    chosen = _validated(METHODS[name], "method", {**merged["method"], "training": training})
+    chosen = build_method({"name": name, **merged["method"]}, merged.get("training", {}))
     _check_data(sections["data"])
     if not sections["data"].source and sections["source"].weights is None:
         raise UserError(
             "no source is given: set data.source to the domain of the labels, "
             "or source.weights to the file of a source model"
         )
-    return Experiment(method_name=name, method=cast(Method, chosen), **sections)
+    return Experiment(method_name=name, method=chosen, **sections)
+
+
+def _known_method(name: object) -> str:
+    if name not in METHODS:
+        raise UserError(f"there is no method {str(name)!r}: {did_you_mean(str(name), METHODS)}")
+    return str(name)
+
+
+def build_method(settings: Mapping[str, Any], training: Mapping[str, Any]) -> Method:
+    """The method of [method] and [training], every setting checked."""
+    own = dict(settings)
+    name = _known_method(own.pop("name", "fedwca"))
+    how = _validated(Training, "training", training)
+    return cast(Method, _validated(METHODS[name], "method", {**own, "training": how}))
 
 
 def _check_data(data: DataConfig) -> None:
@@ -315,7 +344,7 @@ def _check_keys(kind: Any, section: str, values: Any) -> None:
             raise UserError(f"{section} has no setting {key!r}: {did_you_mean(key, known)}")
 
 
-_SECTIONS = ("data", "model", "source", "training", "method", "run")
+_SECTIONS = ("data", "model", "source", "training", "method", "run", "deploy")
 
 
 def _check_sections(settings: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """The runs behind a table: one cell for each row, source domain and seed."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -17,6 +18,9 @@ from fedwca.models import build_model
 __all__ = ["Cell", "Wanted", "benchmark_of", "cells_of", "chosen_rows", "chosen_sources"]
 
 Override = tuple[str, Any]
+
+
+_ONLY_SPEED = ("run.workers", "run.device", "run.checkpoint_every")
 
 
 class Cell(NamedTuple):
@@ -48,8 +52,21 @@ class Wanted:
     @property
     def trials(self) -> range:
         """The seeds. Of clusters the paper shows one run."""
-        by_default = 1 if TABLES[self.table].kind == "clusters" else SEEDS[self.scale]
-        return range(self.seeds or by_default)
+        return range(self.seeds or self._usual_seeds)
+
+    @property
+    def _usual_seeds(self) -> int:
+        return 1 if TABLES[self.table].kind == "clusters" else SEEDS[self.scale]
+
+    @property
+    def stem(self) -> str:
+        """What the files are called: a part of a table never takes the place of the whole."""
+        whole = f"{self.table}-{self.benchmark}-{self.scale}"
+        changes = tuple(change for change in self.overrides if change[0] not in _ONLY_SPEED)
+        asked = (len(self.trials), self.sources, self.methods, changes)
+        if asked == (self._usual_seeds, (), (), ()):
+            return whole
+        return f"{whole}-part-{hashlib.sha256(repr(asked).encode()).hexdigest()[:6]}"
 
 
 def benchmark_of(data: Path | None, name: str | None) -> str:
@@ -155,7 +172,11 @@ def _applies(key: str, row: Row) -> bool:
     section, _, name = key.partition(".")
     if section != "method" or row.method not in METHODS:
         return True
-    return name in {field.name for field in fields(METHODS[row.method])}
+    return name in _fields_of(row.method)
+
+
+def _fields_of(method: str) -> set[str]:
+    return {field.name for field in fields(METHODS[method])} - {"training"}
 
 
 _OPTIONS = {
@@ -175,4 +196,8 @@ def _check_overrides(overrides: Sequence[Override], rows: Sequence[Row]) -> None
         if any(key == own for row in rows for own, _ in row.settings):
             raise UserError(f"--set {key} is set by the rows of this table: leave it out")
         if not any(_applies(key, row) for row in rows):
-            resolve({}, [("method.name", rows[0].method), (key, 0)])  # says what it might be
+            known = sorted({n for row in rows for n in _fields_of(row.method)})
+            name = key.partition(".")[2]
+            raise UserError(
+                f"no row of this table has a setting {key!r}: {did_you_mean(name, known)}"
+            )

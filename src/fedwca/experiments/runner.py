@@ -14,21 +14,28 @@ from fedwca.data import (
     UnlabeledImages,
     load_benchmark,
 )
-from fedwca.engines.base import Deployed, Engine, Job
+from fedwca.engines.base import Engine, Exchanged, Job
 from fedwca.engines.simulator import Simulator
 from fedwca.errors import UserError
 from fedwca.experiments.config import Experiment
 from fedwca.experiments.metrics import accuracy_of, client_scores
 from fedwca.experiments.progress import Progress, Silent
 from fedwca.experiments.source import blank_model, check_source, source_model
-from fedwca.experiments.store import RunFolder
+from fedwca.experiments.store import Checkpoint, RunFolder
 from fedwca.files import file_digest
 from fedwca.machine import cores
-from fedwca.methods.base import Adapted, Client, Method, Record
+from fedwca.methods.base import Client, Method, Record
 from fedwca.models import read_class_names
 from fedwca.notes import Note, silent
 
-__all__ = ["federate", "load_data", "run_experiment"]
+__all__ = [
+    "digests_of",
+    "federate",
+    "federate_into",
+    "load_data",
+    "random_start",
+    "run_experiment",
+]
 
 
 def run_experiment(
@@ -40,14 +47,14 @@ def run_experiment(
     # What can be wrong is found before a folder is made for it.
     try:
         benchmark = load_data(experiment, cache, tell.note)
-        identity = {**experiment.identity(), "digests": _digests(experiment, benchmark)}
+        identity = {**experiment.identity(), "digests": digests_of(experiment, benchmark)}
     except UserError:
         if RunFolder(path).done:
             return RunFolder(path)  # the data may be gone by now, the result stands
         raise
     if RunFolder(path).done:
         return RunFolder.open(path, experiment.settings(), identity)
-    for warning in (*benchmark.warnings, *_random_start(experiment)):
+    for warning in (*benchmark.warnings, *random_start(experiment)):
         tell.note(f"warning: {warning}")
     check_source(experiment, benchmark)
     data = experiment.data
@@ -64,20 +71,21 @@ def run_experiment(
             model, experiment.method, clients, experiment.run.seed, folder.scratch, workers
         )
         try:
-            _federate_into(folder, experiment, source, engine, tell)
+            federate_into(folder, experiment, source, engine, tell)
         finally:
             engine.close()
     return folder
 
 
-def _random_start(experiment: Experiment) -> list[str]:
+def random_start(experiment: Experiment) -> list[str]:
+    """A warning, if the network starts from nothing where nobody would want that."""
     model = experiment.model
     if model.backbone == "lenet" or model.weights or experiment.source.weights:
         return []
     return [f"{model.backbone} starts from random weights: give ImageNet's as model.weights"]
 
 
-def _digests(experiment: Experiment, benchmark: Benchmark) -> dict[str, Any]:
+def digests_of(experiment: Experiment, benchmark: Benchmark) -> dict[str, Any]:
     """What the run reads besides its settings, so that a change of it is noticed."""
     weights = {"source": experiment.source.weights, "model": experiment.model.weights}
     for path in weights.values():
@@ -87,8 +95,10 @@ def _digests(experiment: Experiment, benchmark: Benchmark) -> dict[str, Any]:
     return {"data": benchmark.digests, "weights": files}
 
 
-def load_data(experiment: Experiment, cache: Path, note: Note = silent) -> Benchmark:
-    """The experiment's benchmark."""
+def load_data(
+    experiment: Experiment, cache: Path, note: Note = silent, *, elsewhere: bool = False
+) -> Benchmark:
+    """The experiment's benchmark; own images of clients may be `elsewhere`, on their machines."""
     data, given = experiment.data, experiment.source.weights
     classes = data.classes or (read_class_names(given) if given else ())
     if given and not classes and data.benchmark == "images":
@@ -105,6 +115,7 @@ def load_data(experiment: Experiment, cache: Path, note: Note = silent) -> Bench
         source=data.source,
         source_path=data.source_path,
         classes=classes,
+        elsewhere=elsewhere,
     )
     return load_benchmark(data.benchmark, request, note)
 
@@ -134,96 +145,92 @@ def _who_holds_what(clients: list[ClientData], benchmark: Benchmark) -> dict[str
     }
 
 
-def _federate_into(
+def federate_into(
     folder: RunFolder, experiment: Experiment, source: State, engine: Engine, tell: Progress
 ) -> None:
+    """All rounds that are left, with results and checkpoints in the run folder."""
     method: Method = experiment.method
     every = experiment.run.evaluate_every
-    found = folder.load_checkpoint(every, method.rounds)
-    done, state, memories = found or (0, method.init(source), {})
+    found = folder.load_checkpoint(every)
+    start = found or Checkpoint(0, method.init(source), {}, {})
     if found is None and folder.lines():
         tell.note("no checkpoint with whole results was found: the rounds start over")
-    folder.rewind(done if done > 0 else -1)  # line 0 is written before the first round
-    tell.start(experiment.name, method.rounds, done)
+    folder.rewind(start.rounds)
+    tell.start(experiment.name, method.rounds, start.rounds)
 
-    def keep(rounds: int, state: Record, memories: dict[str, Record], line: Any) -> None:
-        if line is not None:
-            folder.append(line)
-            tell.round(line)
+    def say(line: dict[str, Any]) -> None:
+        folder.append(line)
+        tell.round(line)
+
+    def keep(checkpoint: Checkpoint) -> None:
+        rounds = checkpoint.rounds
         if rounds % experiment.run.checkpoint_every == 0 or rounds == method.rounds:
-            folder.save_checkpoint(rounds, state, memories)
+            folder.save_checkpoint(checkpoint)
 
     try:
-        federate(method, engine, state, memories, keep, done=done, every=every)
+        federate(method, engine, start, say, keep, every=every)
     finally:
         tell.finish()
     folder.write_json("result.json", folder.lines()[-1])
 
 
-Keep = Callable[[int, Record, dict[str, Record], dict[str, Any] | None], None]
-
-
 def federate(
     method: Method,
     engine: Engine,
-    state: Record,
-    memories: dict[str, Record],
-    keep: Keep,
+    start: Checkpoint,
+    say: Callable[[dict[str, Any]], None],
+    keep: Callable[[Checkpoint], None],
     *,
-    done: int = 0,
     every: int = 1,
-) -> Record:
-    """All rounds that are left. `keep` gets state, memories and, if evaluated, a result line.
+) -> Checkpoint:
+    """All rounds that are left: `say` gets a line of results, `keep` what to go on from.
 
-    Line 0 says how clients do before any round; line r, after r rounds.
+    Line r says how clients do after r rounds, line 0 before any. One exchange serves both ends:
+    in round r clients score what r rounds have given them, then adapt it. The last exchange only
+    scores.
     """
-    if done == 0:
-        keep(0, state, memories, _evaluated(0, method, engine, state, memories, {}))
-    for number in range(done, method.rounds):
+    at = start
+    while True:
         started = time.perf_counter()
-        jobs = {
-            client: Job(method.send(state, client), memories.get(client.name, Record()))
-            for client in engine.clients
-        }
-        adapted = engine.adapt(number, jobs)
-        state = method.aggregate(state, {client: a.reply for client, a in adapted.items()})
-        memories = {**memories, **{client.name: a.memory for client, a in adapted.items()}}
-        line = None
-        if (number + 1) % every == 0 or number + 1 == method.rounds:
-            facts = _traffic(jobs, adapted, time.perf_counter() - started)
-            line = _evaluated(number + 1, method, engine, state, memories, facts)
-        keep(number + 1, state, memories, line)
-    return state
+        last = at.rounds >= method.rounds
+        score = last or at.rounds % every == 0
+        jobs = {client: _job(method, client, at, score, last) for client in engine.clients()}
+        exchanged = engine.exchange(at.rounds, jobs)
+        if score:
+            say(_line(method, at, exchanged))
+        if last:
+            return at
+        at = _next(method, at, exchanged, started)
+        keep(at)
 
 
-def _traffic(
-    jobs: dict[Client, Job], adapted: dict[Client, Adapted], seconds: float
-) -> dict[str, Any]:
+def _job(method: Method, client: Client, at: Checkpoint, score: bool, last: bool) -> Job:
+    return Job(
+        None if last else method.send(at.state, client),
+        method.offered(at.state, client) if score else None,
+        at.memories.get(client.name, Record()),
+    )
+
+
+def _line(method: Method, at: Checkpoint, exchanged: Exchanged) -> dict[str, Any]:
+    scores = client_scores({c: a.evaluation for c, a in exchanged.answers.items() if a.evaluation})
     return {
-        "bytes_down": sum(job.message.nbytes() for job in jobs.values()),
-        "bytes_up": sum(a.reply.nbytes() for a in adapted.values()),
-        "seconds": seconds,
-        "health": {client.name: a.health for client, a in adapted.items()},
-    }
-
-
-def _evaluated(
-    rounds: int,
-    method: Method,
-    engine: Engine,
-    state: Record,
-    memories: dict[str, Record],
-    facts: dict[str, Any],
-) -> dict[str, Any]:
-    models = {}
-    for client in engine.clients:
-        memory = memories.get(client.name, Record())
-        models[client] = Deployed(method.deployed(state, client, memory), memory)
-    scores = client_scores(engine.evaluate(models))
-    return {
-        "round": rounds,
+        "round": at.rounds,
         "accuracy": accuracy_of(scores),
         "clients": scores,
-        "server": method.describe(state),
-        **facts,
+        "server": method.describe(at.state),
+        **at.facts,
     }
+
+
+def _next(method: Method, at: Checkpoint, exchanged: Exchanged, started: float) -> Checkpoint:
+    adapted = {client: a.adapted for client, a in exchanged.answers.items() if a.adapted}
+    state = method.aggregate(at.state, {client: a.reply for client, a in adapted.items()})
+    memories = {**at.memories, **{client.name: a.memory for client, a in adapted.items()}}
+    facts = {
+        "bytes_down": exchanged.bytes_down,
+        "bytes_up": exchanged.bytes_up,
+        "seconds": time.perf_counter() - started,
+        "health": {client.name: a.health for client, a in adapted.items()},
+    }
+    return Checkpoint(at.rounds + 1, state, memories, facts)

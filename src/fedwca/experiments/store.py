@@ -11,21 +11,36 @@
 import json
 import re
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
-from fedwca.engines.records import load_records, save_records
+from fedwca.engines.records import load_notes, load_records, save_records
 from fedwca.errors import UserError
-from fedwca.files import append_line, read_lines, write_atomically
+from fedwca.files import append_line, read_lines, write_atomically, write_json
 from fedwca.methods.base import Record
 
 __all__ = ["Checkpoint", "RunFolder"]
 
 Json = dict[str, Any]
-Checkpoint = tuple[int, Record, dict[str, Record]]  # rounds done, server state, client memories
+
+
+class Checkpoint(NamedTuple):
+    """All that is needed to go on.
+
+    Attributes:
+        rounds: how many are done.
+        state: the server's.
+        memories: of the clients, by name; of those only who cannot keep theirs themselves.
+        facts: what the next line of results will say of the last round.
+    """
+
+    rounds: int
+    state: Record
+    memories: dict[str, Record]
+    facts: Json
+
 
 _KEPT = 2  # should the newest be damaged, the one before it serves
 
@@ -84,7 +99,7 @@ class RunFolder:
 
     def write_json(self, name: str, content: Json) -> None:
         """Write a JSON file atomically."""
-        write_atomically(self.path / name, json.dumps(content, indent=1).encode())
+        write_json(self.path / name, content)
 
     # --- results --------------------------------------------------------------------------------
 
@@ -97,39 +112,39 @@ class RunFolder:
         return read_lines(self.path / "results.jsonl")
 
     def rewind(self, rounds: int) -> None:
-        """Forget results after a round: they will be made again from its checkpoint."""
-        kept = [line for line in self.lines() if line["round"] <= rounds]
+        """Forget results from a round on: they will be made again from its checkpoint."""
+        kept = [line for line in self.lines() if line["round"] < rounds]
         text = "".join(json.dumps(line) + "\n" for line in kept)
         write_atomically(self.path / "results.jsonl", text.encode())
 
     # --- checkpoints ----------------------------------------------------------------------------
 
-    def save_checkpoint(self, rounds: int, state: Record, memories: Mapping[str, Record]) -> None:
+    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Keep all that is needed to go on after so many rounds."""
-        groups = {"state": state, **{f"memory/{n}": m for n, m in memories.items()}}
-        save_records(self._checkpoint(rounds), groups)
+        memories = {f"memory/{name}": memory for name, memory in checkpoint.memories.items()}
+        groups = {"state": checkpoint.state, **memories}
+        save_records(self._checkpoint(checkpoint.rounds), groups, notes=checkpoint.facts)
         for old in self._rounds()[:-_KEPT]:
             self._checkpoint(old).unlink(missing_ok=True)
 
-    def load_checkpoint(self, every: int, last: int) -> Checkpoint | None:
-        """The newest checkpoint that can be read and whose results up to there are all there.
+    def load_checkpoint(self, every: int) -> Checkpoint | None:
+        """The newest checkpoint that can be read and whose results before it are all there.
 
         Args:
             every: rounds between evaluations, of which each has left a line.
-            last: the final round, which has a line too.
         """
         found = {line["round"] for line in self.lines()}
         for rounds in reversed(self._rounds()):
-            due = {r for r in range(rounds + 1) if r % every == 0 or r == last}
-            if not due <= found:
+            if not found.issuperset(range(0, rounds, every)):
                 continue
+            path = self._checkpoint(rounds)
             try:
-                groups = load_records(self._checkpoint(rounds))
+                groups, facts = load_records(path), load_notes(path)
                 state = groups.pop("state")
             except (ValueError, KeyError):
                 continue
             memories = {name.removeprefix("memory/"): m for name, m in groups.items()}
-            return rounds, state, memories
+            return Checkpoint(rounds, state, memories, facts)
         return None
 
     @property

@@ -1,7 +1,7 @@
 """The contract: both halves of a federated method in one class.
 
-A method is a frozen dataclass of documented hyper-parameters with five hooks. The server calls
-`init`, `send` and `aggregate`; the client calls `adapt`; either calls `deployed`. State goes in
+A method is a frozen dataclass of documented hyper-parameters with six hooks. The server calls
+`init`, `send`, `aggregate` and `offered`; the client calls `adapt` and `personal`. State goes in
 and comes out, randomness is an argument, and nothing but a `Record` travels or is kept.
 """
 
@@ -18,7 +18,19 @@ from fedwca.data.images import UnlabeledImages
 from fedwca.methods.training import Training
 from fedwca.models import DomainModel
 
-__all__ = ["Adapted", "Client", "Health", "Method", "Record", "round_of"]
+__all__ = [
+    "Adapted",
+    "Client",
+    "COUNT",
+    "Declared",
+    "Health",
+    "MODEL",
+    "Method",
+    "Models",
+    "Numbers",
+    "Record",
+    "round_of",
+]
 
 Health = dict[str, float | list[float]]
 
@@ -39,6 +51,30 @@ class Record:
         """Size of all tensors: what a message costs on the wire."""
         tensors = [t for state in self.models.values() for t in state.values()]
         return sum(t.numel() * t.element_size() for t in (*tensors, *self.values.values()))
+
+
+@dataclass(frozen=True)
+class Models:
+    """Declares weights of a feature extractor; `letter` stands for how many "soft/*" there are."""
+
+    letter: str = ""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Declares a value: its dtype and its sides, each a number or a letter.
+
+    M is the number of classes, q that of features, and the letter of a `Models` how many of those
+    came with the message; any other letter may be any size.
+    """
+
+    dtype: torch.dtype
+    sides: tuple[int | str, ...] = ()
+
+
+Declared = Mapping[str, Models | Numbers]
+MODEL = Models()
+COUNT = Numbers(torch.int64)
 
 
 class Client(NamedTuple):
@@ -72,10 +108,10 @@ class Method(ABC):
 
     training: Training = field(default_factory=Training)
 
-    # Names of models and values that may travel; "soft/*" admits any number of them. A test
-    # compares them with what really travels.
-    sends: ClassVar[frozenset[str]]
-    replies: ClassVar[frozenset[str]]
+    # What may travel, down and up; "soft/*" admits any number of them. Nothing else is let
+    # through between machines.
+    sends: ClassVar[Declared]
+    replies: ClassVar[Declared]
 
     # Settings of [training] that the method is made for; a user's own stand above them.
     training_defaults: ClassVar[Mapping[str, object]] = {}
@@ -109,8 +145,16 @@ class Method(ABC):
         """Server: the next state, from whichever replies came."""
 
     @abstractmethod
+    def offered(self, state: Record, client: Client) -> State:
+        """Server: the weights that it has for the client to use."""
+
+    def personal(self, offered: State, memory: Record) -> State:
+        """Client: the weights that it uses, from those offered and what it remembers."""
+        return offered
+
     def deployed(self, state: Record, client: Client, memory: Record) -> State:
-        """Either side: the weights that the client uses."""
+        """The weights that the client uses, where state and memory are both at hand."""
+        return self.personal(self.offered(state, client), memory)
 
     def describe(self, state: Record) -> Health:
         """Server: what the log should say of the state, such as each client's cluster."""

@@ -50,7 +50,7 @@ class Clustered(Method):
         clusters = cluster_models(state, values, replies, self.cluster_mean)
         return Record({**state.models, **named("cluster", clusters)}, values)
 
-    def deployed(self, state: Record, client: Client, memory: Record) -> State:
+    def offered(self, state: Record, client: Client) -> State:
         return model_of(state, client)
 
     def describe(self, state: Record) -> Health:

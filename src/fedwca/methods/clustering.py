@@ -11,13 +11,14 @@ from fedwca.core.params import State, conv_layers, flatten
 from fedwca.core.style import amplitude_style, style_clusters
 from fedwca.data.images import UnlabeledImages
 from fedwca.errors import UserError
-from fedwca.methods.base import Client, Record
+from fedwca.methods.base import Client, Numbers, Record
 
-__all__ = ["Clustering", "Layer", "client_style", "clusters_of", "nearest_cluster"]
+__all__ = ["Clustering", "Layer", "STYLE", "client_style", "clusters_of", "nearest_cluster"]
 
 Clustering = Literal["finch", "style", "domain"]
 Layer = int | Literal["all"]
 
+STYLE = Numbers(torch.float64, ("S",))  # how a client's style travels
 STYLE_IMAGES = 100  # the paper's number of images for LADD's style
 
 

@@ -23,7 +23,7 @@ from fedwca.core.attention import attentive_weights, median_distance
 from fedwca.core.losses import proximal
 from fedwca.core.params import State, flatten, is_batch_norm_statistic, mix
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import Adapted, Client, Health, Method, Record
+from fedwca.methods.base import COUNT, MODEL, Adapted, Client, Declared, Health, Method, Record
 from fedwca.methods.inference import device_of
 from fedwca.methods.shot import adapt_from, memory_of
 from fedwca.methods.training import Losses, Objective, Step, shot_loss
@@ -46,8 +46,8 @@ class FedAMP(Method):
     attraction: float = 0.5
     pull: float = 1.0
 
-    sends: ClassVar[frozenset[str]] = frozenset({"source", "cloud", "round"})
-    replies: ClassVar[frozenset[str]] = frozenset({"local"})
+    sends: ClassVar[Declared] = {"source": MODEL, "cloud": MODEL, "round": COUNT}
+    replies: ClassVar[Declared] = {"local": MODEL}
 
     def __post_init__(self) -> None:
         if not 0 <= self.attraction <= 1:
@@ -93,7 +93,7 @@ class FedAMP(Method):
                 losses["proximal"] = (self.pull, proximal(list(named.values()), anchors))
             return losses
 
-        return loss
+        return Objective(loss)
 
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         fresh = {f"local/{client.name}": reply.models["local"] for client, reply in replies.items()}
@@ -111,8 +111,11 @@ class FedAMP(Method):
             values.update({f"attention/{n.removeprefix('local/')}": row for n, row in rows})
         return Record(merged.models, values)
 
-    def deployed(self, state: Record, client: Client, memory: Record) -> State:
-        return memory.models.get("own") or state.models["source"]
+    def offered(self, state: Record, client: Client) -> State:
+        return state.models["source"]
+
+    def personal(self, offered: State, memory: Record) -> State:
+        return memory.models.get("own") or offered
 
     def describe(self, state: Record) -> Health:
         """Each client's attention: the weights of all clients' models in its cloud model."""

@@ -13,7 +13,7 @@ import torch
 
 from fedwca.core.params import State, mix
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import Adapted, Client, Method, Record
+from fedwca.methods.base import COUNT, MODEL, Adapted, Client, Declared, Method, Record
 from fedwca.methods.shot import adapt_from, memory_of
 from fedwca.methods.training import Objective, shot_loss
 from fedwca.models import DomainModel
@@ -33,8 +33,8 @@ class FedAvg(Method):
     fixed_labels: bool = True
     mean: Literal["samples", "plain"] = "samples"
 
-    sends: ClassVar[frozenset[str]] = frozenset({"global", "round"})
-    replies: ClassVar[frozenset[str]] = frozenset({"local", "samples"})
+    sends: ClassVar[Declared] = {"global": MODEL, "round": COUNT}
+    replies: ClassVar[Declared] = {"local": MODEL, "samples": COUNT}
 
     def init(self, source: State) -> Record:
         return Record(models={"global": source}, values={"round": torch.tensor(0)})
@@ -62,13 +62,13 @@ class FedAvg(Method):
         self, model: DomainModel, images: UnlabeledImages, rng: torch.Generator
     ) -> Objective:
         """What a client minimises; `model` holds the global model as it came."""
-        return lambda step: shot_loss(step, self.training)
+        return Objective(lambda step: shot_loss(step, self.training))
 
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         merged = mean_of(list(replies.values()), self.mean) or state.models["global"]
         return Record({"global": merged}, {"round": state.values["round"] + 1})
 
-    def deployed(self, state: Record, client: Client, memory: Record) -> State:
+    def offered(self, state: Record, client: Client) -> State:
         return state.models["global"]
 
 

@@ -28,7 +28,17 @@ from torch import Tensor
 from fedwca.core.losses import prototype_contrast
 from fedwca.core.params import State
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import Adapted, Client, Method, Record, round_of
+from fedwca.methods.base import (
+    COUNT,
+    MODEL,
+    Adapted,
+    Client,
+    Declared,
+    Method,
+    Numbers,
+    Record,
+    round_of,
+)
 from fedwca.methods.inference import evaluate, load
 from fedwca.methods.shot import label_by_prototypes, memory_of, own_of
 from fedwca.methods.training import Losses, Objective, Step, Targets, train
@@ -49,8 +59,16 @@ class FedPCL(Method):
 
     temperature: float = 70.0
 
-    sends: ClassVar[frozenset[str]] = frozenset({"source", "round", "prototypes", "present"})
-    replies: ClassVar[frozenset[str]] = frozenset({"prototypes", "present"})
+    sends: ClassVar[Declared] = {
+        "source": MODEL,
+        "round": COUNT,
+        "prototypes": Numbers(torch.float32, ("K", "M", "q")),
+        "present": Numbers(torch.bool, ("K", "M")),
+    }
+    replies: ClassVar[Declared] = {
+        "prototypes": Numbers(torch.float32, ("M", "q")),
+        "present": Numbers(torch.bool, ("M",)),
+    }
 
     def __post_init__(self) -> None:
         if not 1e-9 <= self.temperature < 1e9:
@@ -98,7 +116,7 @@ class FedPCL(Method):
 
     def _objective(self, message: Record) -> Objective:
         if "prototypes" not in message.values:
-            return lambda step: {}
+            return Objective(lambda step: {})
         sets, known = filled(message.values["prototypes"], message.values["present"])
         scale = self.temperature / _BASE_TEMPERATURE
 
@@ -117,7 +135,7 @@ class FedPCL(Method):
             mean = contrast(step, sets.mean(dim=0).to(device), present)
             return {"global": (scale, mean), "personal": (scale, torch.stack(each).mean())}
 
-        return loss
+        return Objective(loss)
 
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         fresh = {
@@ -128,8 +146,11 @@ class FedPCL(Method):
         values = {**state.values, **fresh, "round": state.values["round"] + 1}
         return Record(state.models, values)
 
-    def deployed(self, state: Record, client: Client, memory: Record) -> State:
-        return memory.models.get("own") or state.models["source"]
+    def offered(self, state: Record, client: Client) -> State:
+        return state.models["source"]
+
+    def personal(self, offered: State, memory: Record) -> State:
+        return memory.models.get("own") or offered
 
 
 def _clients(state: Record) -> list[str]:

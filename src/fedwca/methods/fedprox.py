@@ -43,4 +43,4 @@ class FedProx(FedAvg):
             held = proximal(parameters, anchors)
             return {**shot_loss(step, self.training), "proximal": (self.mu, held)}
 
-        return loss
+        return Objective(loss)

@@ -9,6 +9,8 @@ and with the server model's, each only where that model is confident. What was c
 - The threshold adapts to how a client's predictions are spread: 0.8 + Pearson's skewness of their
   entropies, clipped to [-0.1, 0.15], at the start of the round.
 - The server model's labels are made once a round, of plain images, instead of anew on every batch.
+- Both views go through the model in one batch, so that BatchNorm's statistics move once a step.
+- Agreement is a mean over the images of which the other side is confident, not over the batch.
 - Local loss, labels and optimiser are those of all methods here (the authors: 0.5·L_CE, gradients
   clipped); the strong view is ours (`distort`), in place of their RandAugment.
 """
@@ -62,17 +64,15 @@ class FedSCAl(FedAvg):
             threshold = adaptive_threshold(server, self.threshold)
 
         def loss(step: Step) -> Losses:
-            own = step.x[: len(step.rows)]
-            _, strong = model(distort(own, rng))
             client = step.own_logits.detach().softmax(dim=1)
-            served = server[step.rows].to(strong.device)
+            served = server[step.rows].to(step.second.device)
             return {
                 **shot_loss(step, self.training),
-                "client": (self.client_weight, agreement(strong, client, threshold)),
-                "server": (self.server_weight, agreement(strong, served, threshold)),
+                "client": (self.client_weight, agreement(step.second, client, threshold)),
+                "server": (self.server_weight, agreement(step.second, served, threshold)),
             }
 
-        return loss
+        return Objective(loss, lambda x: distort(x, rng))
 
 
 def agreement(logits: Tensor, probabilities: Tensor, threshold: float) -> Tensor:

@@ -28,11 +28,22 @@ from fedwca.core.pseudo_label import (
 from fedwca.core.snd import soft_neighborhood_density
 from fedwca.core.weights import Normalisation, cluster_weights, softmax_weights
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import Adapted, Client, Health, Record, round_of
+from fedwca.methods.base import (
+    COUNT,
+    MODEL,
+    Adapted,
+    Client,
+    Declared,
+    Health,
+    Models,
+    Numbers,
+    Record,
+    round_of,
+)
 from fedwca.methods.blending import Blend, View, align, balance
 from fedwca.methods.cluster_state import cluster_of, named, numbered, soft_weights
 from fedwca.methods.clustered import Clustered
-from fedwca.methods.clustering import client_style
+from fedwca.methods.clustering import STYLE, client_style
 from fedwca.methods.inference import Outputs, evaluate, load
 from fedwca.methods.shot import memory_of, own_of
 from fedwca.methods.training import Targets, train
@@ -84,8 +95,20 @@ class FedWCA(Clustered):
     prototype_features: PrototypeFeatures = "unit"
     benefit_normalisation: Normalisation = "column"
 
-    sends: ClassVar[frozenset[str]] = frozenset({"round", "source", "cluster", "init", "soft/*"})
-    replies: ClassVar[frozenset[str]] = frozenset({"local", "samples", "alpha", "beta", "style"})
+    sends: ClassVar[Declared] = {
+        "round": COUNT,
+        "source": MODEL,
+        "cluster": MODEL,
+        "init": MODEL,
+        "soft/*": Models("C"),
+    }
+    replies: ClassVar[Declared] = {
+        "local": MODEL,
+        "samples": COUNT,
+        "alpha": Numbers(torch.float64, ("C",)),
+        "beta": Numbers(torch.float64, (2,)),
+        "style": STYLE,
+    }
 
     def __post_init__(self) -> None:
         if not (1e-9 <= self.temperature_a < math.inf and 1e-9 <= self.temperature_b < math.inf):

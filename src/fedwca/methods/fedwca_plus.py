@@ -1,6 +1,20 @@
 """FedWCA+: the paper's method with five changes, each a field that can be switched off.
 
-Where each comes from, and what it brought when measured alone, stands in docs/results.md.
+Ours, on top of Mori et al., WACV 2025. What each brought when measured alone stands in
+docs/results.md. The changes, where they come from, and what was chosen:
+
+- BatchNorm's statistics are estimated anew on the client's images whenever a model comes, as in
+  AdaBN (Li et al., Revisiting Batch Normalization For Practical Domain Adaptation, 2016).
+- α from alignments in standard deviations over the clusters, at T_z = 0.5: what counts is how a
+  cluster stands among the others, not whether T_a fits the scale of the source's features. It is
+  not a softer α: of two clusters that differ at all, the better one gets 0.98. A spread below 0.01
+  counts as 0.01, lest noise decide.
+- β from soft neighbourhood density (Saito et al., ICCV 2021) less what collapse earns: a model that
+  says one class of everything has the densest neighbourhoods of all (see `guarded_density`).
+- FINCH on what training has changed of the first layer, instead of on the layer: what clients share
+  from the source says nothing of their domains.
+- Cross-entropy on the labels that are confident (above 0.9, or among the best 66 % of their class),
+  as LADD does. Mixed images are not left out by it: their partner is confident.
 """
 
 from collections.abc import Mapping
@@ -28,8 +42,8 @@ class FedWCAPlus(FedWCA):
     received model is judged and trained with statistics of the client's own images.
 
     Attributes:
-        standardise: α from alignments in standard deviations over the clusters, so that it does
-            not saturate where T_a is too small for the source; off: T_a as in FedWCA.
+        standardise: α from alignments in standard deviations over the clusters; off: T_a as in
+            FedWCA.
         temperature_z: the temperature of standardised alignments.
         guard_density: β from a density that does not reward collapse; off: plain density.
         keep_confident: share of each class's most confident labels that are learnt from, beside

@@ -24,7 +24,18 @@ from fedwca.core.losses import information_maximization
 from fedwca.core.params import State
 from fedwca.core.pseudo_label import prototype_labels
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import Adapted, Client, Health, Method, Record
+from fedwca.methods.base import (
+    COUNT,
+    MODEL,
+    Adapted,
+    Client,
+    Declared,
+    Health,
+    Method,
+    Models,
+    Numbers,
+    Record,
+)
 from fedwca.methods.cluster_state import model_of, named, numbered
 from fedwca.methods.fedavg import mean_of
 from fedwca.methods.inference import Outputs, evaluate, load
@@ -48,8 +59,13 @@ class IFCA(Method):
     clusters: int = 4
     mean: Literal["samples", "plain"] = "samples"
 
-    sends: ClassVar[frozenset[str]] = frozenset({"source", "cluster/*", "round"})
-    replies: ClassVar[frozenset[str]] = frozenset({"local", "samples", "pick", "ticket"})
+    sends: ClassVar[Declared] = {"source": MODEL, "cluster/*": Models("C"), "round": COUNT}
+    replies: ClassVar[Declared] = {
+        "local": MODEL,
+        "samples": COUNT,
+        "pick": COUNT,
+        "ticket": Numbers(torch.float64),
+    }
 
     def __post_init__(self) -> None:
         if not 1 <= self.clusters <= 1000:
@@ -113,7 +129,7 @@ class IFCA(Method):
         tickets = {c.name: r.values["ticket"] for c, r in replies.items() if "ticket" in r.values}
         return {**picks, **balanced_groups(tickets, self.clusters)}
 
-    def deployed(self, state: Record, client: Client, memory: Record) -> State:
+    def offered(self, state: Record, client: Client) -> State:
         return model_of(state, client)
 
     def describe(self, state: Record) -> Health:

@@ -11,7 +11,9 @@ compares with. What was chosen where papers are silent, or where LADD's code str
 - Labels are the teacher's argmax at the start of the round, kept where confident (see `confident`).
 - Distillation is to what the source model said of the client's images, remembered from its first
   round; where a client's images have changed since, it goes without.
-- λ_reg = 1 and s = 30: the FedWCA paper searched both, and does not tell what it found.
+- Distillation is a mean over classes, as in LADD's code, so λ_reg weighs 1/M of a cross-entropy.
+- λ_reg = 1 and s = 30, so shorter runs never get a mean teacher: the FedWCA paper searched both,
+  and does not tell what it found.
 """
 
 from collections.abc import Mapping
@@ -25,10 +27,10 @@ from fedwca.core.losses import distillation
 from fedwca.core.params import mix
 from fedwca.core.pseudo_label import confidence_labels, confident
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import Adapted, Client, Record, round_of
+from fedwca.methods.base import COUNT, MODEL, Adapted, Client, Declared, Record, round_of
 from fedwca.methods.cluster_state import cluster_of, named, numbered
 from fedwca.methods.clustered import Clustered
-from fedwca.methods.clustering import Clustering, client_style
+from fedwca.methods.clustering import STYLE, Clustering, client_style
 from fedwca.methods.inference import evaluate, load
 from fedwca.methods.shot import memory_of, own_of
 from fedwca.methods.training import Losses, Objective, Step, Targets, train
@@ -55,8 +57,17 @@ class LADD(Clustered):
     threshold: float = 0.9
     share: float = 0.66
 
-    sends: ClassVar[frozenset[str]] = frozenset({"round", "source", "cluster", "teacher"})
-    replies: ClassVar[frozenset[str]] = frozenset({"local", "samples", "style"})
+    sends: ClassVar[Declared] = {
+        "round": COUNT,
+        "source": MODEL,
+        "cluster": MODEL,
+        "teacher": MODEL,
+    }
+    replies: ClassVar[Declared] = {
+        "local": MODEL,
+        "samples": COUNT,
+        "style": STYLE,
+    }
 
     def __post_init__(self) -> None:
         if not 0 <= self.regularisation < 1e6 or self.teacher_start < 0:
@@ -131,4 +142,4 @@ class LADD(Clustered):
                 losses["distillation"] = (self.regularisation, distillation(student, teacher))
             return losses
 
-        return loss
+        return Objective(loss)

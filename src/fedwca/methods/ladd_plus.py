@@ -11,9 +11,9 @@ from typing import ClassVar, Literal
 import torch
 
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import Adapted, Record
+from fedwca.methods.base import COUNT, MODEL, Adapted, Declared, Record
 from fedwca.methods.clustered import Clustered
-from fedwca.methods.clustering import Clustering, client_style
+from fedwca.methods.clustering import STYLE, Clustering, client_style
 from fedwca.methods.shot import adapt_from, memory_of
 from fedwca.models import DomainModel
 
@@ -32,8 +32,12 @@ class LADDPlus(Clustered):
     cluster_mean: Literal["plain", "samples"] = "samples"
     fixed_labels: bool = True
 
-    sends: ClassVar[frozenset[str]] = frozenset({"round", "source", "cluster"})
-    replies: ClassVar[frozenset[str]] = frozenset({"local", "samples", "style"})
+    sends: ClassVar[Declared] = {"round": COUNT, "source": MODEL, "cluster": MODEL}
+    replies: ClassVar[Declared] = {
+        "local": MODEL,
+        "samples": COUNT,
+        "style": STYLE,
+    }
 
     def adapt(
         self,

@@ -13,7 +13,7 @@ import torch
 
 from fedwca.core.params import State
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import Adapted, Client, Method, Record
+from fedwca.methods.base import COUNT, MODEL, Adapted, Client, Declared, Method, Record
 from fedwca.methods.shot import adapt_from, memory_of
 from fedwca.models import DomainModel
 
@@ -30,8 +30,8 @@ class Local(Method):
 
     fixed_labels: bool = False
 
-    sends: ClassVar[frozenset[str]] = frozenset({"source", "round"})
-    replies: ClassVar[frozenset[str]] = frozenset()
+    sends: ClassVar[Declared] = {"source": MODEL, "round": COUNT}
+    replies: ClassVar[Declared] = {}
 
     def init(self, source: State) -> Record:
         return Record(models={"source": source}, values={"round": torch.tensor(0)})
@@ -60,5 +60,8 @@ class Local(Method):
         begun = {f"begun/{client.name}": torch.tensor(True) for client in replies}
         return Record(state.models, {**state.values, **begun, "round": state.values["round"] + 1})
 
-    def deployed(self, state: Record, client: Client, memory: Record) -> State:
-        return memory.models.get("own") or state.models["source"]
+    def offered(self, state: Record, client: Client) -> State:
+        return state.models["source"]
+
+    def personal(self, offered: State, memory: Record) -> State:
+        return memory.models.get("own") or offered

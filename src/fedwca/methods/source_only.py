@@ -8,7 +8,7 @@ import torch
 
 from fedwca.core.params import State
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import Adapted, Client, Method, Record
+from fedwca.methods.base import Adapted, Client, Declared, Method, Record
 from fedwca.models import DomainModel
 
 __all__ = ["SourceOnly"]
@@ -18,8 +18,8 @@ __all__ = ["SourceOnly"]
 class SourceOnly(Method):
     """The lower bound. With `batch_norm = "recalibrate"`, adaptation without any training."""
 
-    sends: ClassVar[frozenset[str]] = frozenset()
-    replies: ClassVar[frozenset[str]] = frozenset()
+    sends: ClassVar[Declared] = {}
+    replies: ClassVar[Declared] = {}
 
     @property
     def rounds(self) -> int:
@@ -45,5 +45,5 @@ class SourceOnly(Method):
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         return state
 
-    def deployed(self, state: Record, client: Client, memory: Record) -> State:
+    def offered(self, state: Record, client: Client) -> State:
         return state.models["source"]

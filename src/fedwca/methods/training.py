@@ -96,6 +96,7 @@ class Step(NamedTuple):
         features, logits: [b + mixed, q], [b + mixed, M] what the model says of x.
         wanted: rows of x that have a label to learn from.
         target: [len(wanted)] those labels.
+        second: [b, M] what the model says of the batch's second view; empty without one.
     """
 
     rows: Tensor
@@ -104,6 +105,7 @@ class Step(NamedTuple):
     logits: Tensor
     wanted: Tensor
     target: Tensor
+    second: Tensor = torch.empty(0)
 
     @property
     def own_logits(self) -> Tensor:
@@ -118,7 +120,18 @@ class Step(NamedTuple):
 
 
 Losses = dict[str, tuple[float, Tensor]]  # by name: its weight in the sum, its value
-Objective = Callable[[Step], Losses]
+
+
+class Objective(NamedTuple):
+    """What a client minimises.
+
+    Attributes:
+        loss: named losses of a batch, with their weights.
+        second_view: makes another view of the batch's images, for losses that compare the two.
+    """
+
+    loss: Callable[[Step], Losses]
+    second_view: Callable[[Tensor], Tensor] | None = None
 
 
 def shot_loss(step: Step, training: Training) -> Losses:
@@ -153,7 +166,7 @@ def train(
         The trained feature extractor, and the mean losses of the last epoch.
     """
     model.freeze_classifier()
-    loss = objective or (lambda step: shot_loss(step, training))
+    objective = objective or Objective(lambda step: shot_loss(step, training))
     backbone = [] if frozen_backbone else model.backbone.parameters()
     optimizer = make_sgd(backbone, model.bottleneck.parameters(), training)
     losses: dict[str, float] = {}
@@ -166,7 +179,7 @@ def train(
             _set_training_mode(model, frozen_backbone)
             progress = (round * training.epochs + epoch) / max(1, training.rounds * training.epochs)
             set_rate(optimizer, training, progress)
-            losses = _epoch(model, images, targets, training, optimizer, rng, loss)
+            losses = _epoch(model, images, targets, training, optimizer, rng, objective)
     model.eval()
     return clone(model.feature_state()), losses
 
@@ -185,10 +198,8 @@ def _epoch(
     seen = 0
     for rows in _batches(len(images), training.batch_size, rng):
         x, wanted, target = _batch(images, targets, rows, rng)
-        x = x.to(device)
-        features, logits = model(x)
-        step = Step(rows, x, features, logits, wanted.to(device), target.to(device))
-        losses = objective(step)
+        step = _step(model, rows, x.to(device), wanted.to(device), target.to(device), objective)
+        losses = objective.loss(step)
         total = sum((w * value for w, value in losses.values()), torch.zeros((), device=device))
         optimizer.zero_grad(set_to_none=True)
         if total.requires_grad:  # an objective may have nothing to say of a batch
@@ -198,6 +209,16 @@ def _epoch(
             totals[name] = totals.get(name, 0) + value.detach() * len(rows)
         seen += len(rows)
     return {f"loss_{name}": float(value) / seen for name, value in totals.items()}
+
+
+def _step(
+    model: DomainModel, rows: Tensor, x: Tensor, wanted: Tensor, target: Tensor, aim: Objective
+) -> Step:
+    """All views in one forward, so that BatchNorm's statistics move once a step."""
+    own = x[: len(rows)]
+    seen = torch.cat([x, aim.second_view(own)]) if aim.second_view else x
+    features, logits = model(seen)
+    return Step(rows, x, features[: len(x)], logits[: len(x)], wanted, target, logits[len(x) :])
 
 
 def _batches(count: int, batch_size: int, rng: torch.Generator) -> Iterator[Tensor]:

@@ -4,6 +4,7 @@ Mori et al., WACV 2025: accuracy in percent, means of 15 trials by source domain
 with the spread over sources, not over trials, which says nothing of a method, so it is left out.
 """
 
+from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
@@ -172,16 +173,20 @@ def printed(table: str, benchmark: str) -> Rows:
     return ACCURACY.get(table, {}).get(benchmark, {})
 
 
-def notes(table: str, benchmark: str, rows: list[str]) -> list[str]:
-    """A sentence wherever the paper contradicts itself in these rows."""
+def notes(table: str, benchmark: str, rows: list[str], sources: Sequence[str]) -> list[str]:
+    """A sentence wherever the paper contradicts itself in these rows.
+
+    What it prints as their average matters only where all its sources are shown.
+    """
     found = []
+    all_shown = set(sources) == set(SOURCES.get(benchmark, ()))
     for name in rows:
         row = printed(table, benchmark).get(name)
         if row is None:
             continue
         if row.remark:
             found.append(row.remark)
-        if abs(row.mean - row.average) > _ROUNDING:
+        if all_shown and abs(row.mean - row.average) > _ROUNDING:
             found.append(
                 f"the paper prints an average of {row.average:.2f} for {name}, but its row gives "
                 f"{row.mean:.2f}, which is taken here"

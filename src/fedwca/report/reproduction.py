@@ -110,21 +110,30 @@ def _number(value: float | None, digits: int = 4) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
-def versus(outcome: Outcome) -> tuple[Grid | None, list[str]]:
-    """The full method against its best rival, and what to keep in mind about it."""
+def versus(outcome: Outcome) -> tuple[list[Grid], list[str]]:
+    """Every full method against its best rival, and what to keep in mind about it.
+
+    Where there are several, each later one is compared with the first too.
+    """
     known = {row: fmean(found) for row in outcome.rows if (found := outcome.averages(row).values())}
-    ours = [row for row in known if row in outcome.ours]
+    ours = [row for row in outcome.ours if row in known]
     rivals = [row for row in known if row not in outcome.ours]
     if not ours or not rivals:
-        return None, []
-    own, rival = max(ours, key=known.__getitem__), max(rivals, key=known.__getitem__)
+        return [], []
+    rival = max(rivals, key=known.__getitem__)
+    best = f"{rival}, the best of the others by average"
+    grids = [_against(outcome, own, rival, best) for own in ours]
+    grids += [_against(outcome, own, ours[0], ours[0]) for own in ours[1:]]
+    return grids, _cautions(max(int(row[-1]) for grid in grids for row in grid.rows))
+
+
+def _against(outcome: Outcome, own: str, other: str, called: str) -> Grid:
     rows = [
-        [column, *_difference(_values(outcome, own, column), _values(outcome, rival, column))]
+        [column, *_difference(_values(outcome, own, column), _values(outcome, other, column))]
         for column in (*outcome.sources, AVERAGE)
     ]
-    title = f"{own} against {rival}, the best of the others by average: paired t-test over seeds"
-    grid = Grid(title, ["source", "difference", "95 % interval", "p", "seeds"], rows)
-    return grid, _cautions(max(int(row[-1]) for row in rows))
+    title = f"{own} against {called}: paired t-test over seeds"
+    return Grid(title, ["source", "difference", "95 % interval", "p", "seeds"], rows)
 
 
 _FEW = 10  # seeds
@@ -146,7 +155,8 @@ def _difference(own: Mapping[int, float], rival: Mapping[int, float]) -> list[st
     found = paired_difference([100 * own[s] for s in both], [100 * rival[s] for s in both])
     if found is None:
         gaps = [100 * (own[s] - rival[s]) for s in both]
-        told = [_signed(gaps[0]), "one seed: no test"] if gaps else ["–", "–"]
+        why = "one seed: no test" if len(gaps) == 1 else "the same in all seeds: no test"
+        told = [_signed(fmean(gaps)), why] if gaps else ["–", "–"]
         return [*told, "–", str(len(both))]
     interval = f"{_signed(found.low)} to {_signed(found.high)}"
     p = "< 0.001" if found.p < 0.001 else f"{found.p:.3f}"
@@ -154,7 +164,7 @@ def _difference(own: Mapping[int, float], rival: Mapping[int, float]) -> list[st
 
 
 def _signed(value: float) -> str:
-    return f"{value:+.1f}".replace("-", "−")
+    return f"{round(value, 1) + 0.0:+.1f}".replace("-", "−")  # and no minus before a zero
 
 
 def cluster_table(outcome: Outcome) -> Grid:

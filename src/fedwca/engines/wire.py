@@ -1,0 +1,215 @@
+"""Records between machines: safetensors bytes and nothing else, checked before they are used.
+
+A tensor is known by a hash of what travels of it. One that the other end has already is named, not
+sent; one that stands in several places is sent once.
+"""
+
+import fnmatch
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from typing import Literal, NamedTuple
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from fedwca.core.params import State
+from fedwca.engines.records import place, places
+from fedwca.methods.base import Declared, Models, Numbers, Record
+
+__all__ = [
+    "MissingError",
+    "Parcel",
+    "Tensors",
+    "Wire",
+    "WireError",
+    "check_record",
+    "check_state",
+    "pack",
+    "unpack",
+]
+
+Wire = Literal["float32", "float16"]
+Tensors = dict[str, Tensor]  # by hash
+
+
+class WireError(ValueError):
+    """What came is not what may come."""
+
+
+class MissingError(WireError):
+    """The other end names tensors that are not here (any more)."""
+
+
+class Parcel(NamedTuple):
+    """Records on their way.
+
+    Attributes:
+        places: JSON: which tensor stands where in which record.
+        blob: the tensors that the other end does not have, as safetensors.
+    """
+
+    places: str
+    blob: bytes
+
+    def nbytes(self) -> int:
+        """What it costs on the wire."""
+        return len(self.places.encode()) + len(self.blob)
+
+
+def pack(
+    records: Mapping[str, Record], known: Collection[str] = (), wire: Wire = "float32"
+) -> tuple[Parcel, Tensors]:
+    """Records as bytes, and all their tensors as the other end will have them.
+
+    Args:
+        records: by name.
+        known: hashes of tensors that the other end has.
+        wire: "float16" halves the weights of models; numbers travel as they are.
+    """
+    found: list[list[str]] = []
+    travels: Tensors = {}
+    for group, record in records.items():
+        found.append([group])  # so that an empty record comes too
+        for where, tensor in places(record):
+            light = _lightened(tensor, wire) if where[0] == "models" else tensor
+            light = light.detach().cpu().contiguous()
+            name = _hash(light)
+            travels[name] = light
+            found.append([group, *where, name])
+    new = {name: tensor for name, tensor in travels.items() if name not in known}
+    parcel = Parcel(json.dumps(found, separators=(",", ":")), safetensors.torch.save(new))
+    return parcel, travels
+
+
+def unpack(parcel: Parcel, known: Mapping[str, Tensor]) -> tuple[dict[str, Record], Tensors]:
+    """The records of a parcel, and all their tensors as they travel; both may share memory.
+
+    Args:
+        parcel: what came.
+        known: tensors that are here already, as `pack` or `unpack` gave them.
+    """
+    came = _opened(parcel.blob)
+    records: dict[str, Record] = {}
+    used: Tensors = {}
+    missing = []
+    for group, *where in _read_places(parcel.places):
+        record = records.setdefault(group, Record())
+        if not where:
+            continue
+        kind, name, part, wanted = where
+        tensor = came.get(wanted, known.get(wanted))
+        if tensor is None:
+            missing.append(wanted)
+            continue
+        used[wanted] = tensor
+        half = kind == "models" and tensor.dtype == torch.float16
+        place(record, kind, name, part, tensor.float() if half else tensor)
+    if missing:
+        raise MissingError(f"{len(missing)} tensors are named, but not here")
+    return records, used
+
+
+def _lightened(tensor: Tensor, wire: Wire) -> Tensor:
+    if wire == "float32" or tensor.dtype != torch.float32:
+        return tensor
+    half = tensor.half()
+    # What is too large for float16, as a variance may be, travels as it is.
+    return half if bool(half.isfinite().all()) else tensor
+
+
+def _hash(tensor: Tensor) -> str:
+    digest = hashlib.sha256(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+    # A bare view of the bytes: numpy knows no bfloat16, and a scalar has no last dimension.
+    digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:32]
+
+
+def _opened(blob: bytes) -> Tensors:
+    try:
+        tensors = safetensors.torch.load(blob)
+    except (safetensors.SafetensorError, KeyError, ValueError) as error:
+        raise WireError(f"the tensors cannot be read: {error}") from None
+    for name, tensor in tensors.items():
+        if _hash(tensor) != name:
+            raise WireError("a tensor was changed on its way")
+    return tensors
+
+
+def _read_places(text: str) -> list[list[str]]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        raise WireError("the list of tensors cannot be read") from None
+    right = isinstance(found, list) and all(
+        isinstance(row, list) and len(row) in (1, 5) and all(isinstance(x, str) for x in row)
+        for row in found
+    )
+    if not right:
+        raise WireError("the list of tensors is not one")
+    return found  # type: ignore[no-any-return]
+
+
+def check_record(
+    record: Record, declared: Declared, template: State, sizes: Mapping[str, int]
+) -> dict[str, int]:
+    """Refuse a record that holds anything but what its method declares.
+
+    Args:
+        record: what came.
+        declared: `sends` or `replies` of the method.
+        template: a state of the model, for names, shapes and dtypes.
+        sizes: what letters stand for: M classes, q features, and what was found before.
+
+    Returns:
+        The sizes, with those of this record added.
+    """
+    counted: dict[str, int] = {}
+    for name, state in record.models.items():
+        kind = _declared(name, declared)
+        if not isinstance(kind, Models):
+            raise WireError(f"the model {name!r} is not declared")
+        check_state(name, state, template)
+        counted[kind.letter] = counted.get(kind.letter, 0) + 1
+    found = {**sizes, **{letter: n for letter, n in counted.items() if letter}}
+    for name, value in record.values.items():
+        numbers = _declared(name, declared)
+        if not isinstance(numbers, Numbers):
+            raise WireError(f"the value {name!r} is not declared")
+        _check_value(name, value, numbers, found)
+    return found
+
+
+def _declared(name: str, declared: Declared) -> Models | Numbers | None:
+    return next((kind for p, kind in declared.items() if fnmatch.fnmatchcase(name, p)), None)
+
+
+def check_state(name: str, state: State, template: State) -> None:
+    """Refuse weights whose names, shapes or dtypes are not the template's, or not finite."""
+    if state.keys() != template.keys():
+        raise WireError(f"the model {name!r} has other tensors than ours")
+    for part, tensor in state.items():
+        own = template[part]
+        if (tensor.shape, tensor.dtype) != (own.shape, own.dtype):
+            raise WireError(
+                f"{part} of the model {name!r} is {tensor.dtype} {tuple(tensor.shape)}, "
+                f"not {own.dtype} {tuple(own.shape)}"
+            )
+        if not bool(tensor.isfinite().all()):
+            raise WireError(f"{part} of the model {name!r} is not finite")
+
+
+def _check_value(name: str, value: Tensor, numbers: Numbers, sizes: Mapping[str, int]) -> None:
+    sides = [sizes.get(side, side) if isinstance(side, str) else side for side in numbers.sides]
+    fits = value.dim() == len(sides) and all(
+        isinstance(side, str) or side == size for side, size in zip(sides, value.shape, strict=True)
+    )
+    if not fits or value.dtype != numbers.dtype:
+        raise WireError(
+            f"the value {name!r} is {value.dtype} {tuple(value.shape)}, "
+            f"not {numbers.dtype} [{', '.join(map(str, sides))}]"
+        )
+    if not bool(value.isfinite().all()):
+        raise WireError(f"the value {name!r} is not finite")

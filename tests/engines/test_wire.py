@@ -1,0 +1,169 @@
+"""What travels between machines: whole, light, and nothing unforeseen."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from federation import same
+from fedwca.core.params import State
+from fedwca.engines.wire import (
+    MissingError,
+    Parcel,
+    WireError,
+    check_record,
+    check_state,
+    pack,
+    unpack,
+)
+from fedwca.methods.base import COUNT, MODEL, Models, Numbers, Record
+
+
+def state(value: float) -> State:
+    return {
+        "conv.weight": torch.full((2, 3, 1, 1), value),
+        "bn.running_var": torch.tensor([value, 1e5]),
+        "bn.num_batches_tracked": torch.tensor(7),
+    }
+
+
+def message() -> dict[str, Record]:
+    record = Record(
+        {"cluster": state(0.1), "soft/0": state(0.1), "soft/1": state(0.3)},
+        {
+            "round": torch.tensor(4),
+            "alpha": torch.tensor([0.25, 0.75], dtype=torch.float64),
+            "present": torch.tensor([True, False]),
+            "nothing": torch.zeros(0, 3),
+        },
+    )
+    return {"message": record, "empty": Record()}
+
+
+def test_everything_comes_back_bit_for_bit_and_in_its_order() -> None:
+    records = message()
+    parcel, sent = pack(records)
+    back, got = unpack(parcel, {})
+    assert list(back) == ["message", "empty"]
+    assert back["empty"] == Record()
+    assert list(back["message"].models) == ["cluster", "soft/0", "soft/1"]
+    for name, model in records["message"].models.items():
+        assert list(back["message"].models[name]) == list(model)
+        assert same(back["message"].models[name], model)
+    assert same(back["message"].values, records["message"].values)
+    assert got.keys() == sent.keys()
+
+
+def test_equal_tensors_travel_once_and_known_ones_not_at_all() -> None:
+    records = message()
+    parcel, sent = pack(records)
+    # three models of three tensors: two models are equal, and all share the counter
+    assert len(sent) == 5 + 4
+    again, _ = pack(records, sent.keys())
+    assert len(again.blob) < 50
+    assert again.nbytes() < parcel.nbytes()
+    back, _ = unpack(again, sent)
+    assert same(back["message"].models["soft/1"], state(0.3))
+    with pytest.raises(MissingError):
+        unpack(again, {})
+
+
+def test_equal_bytes_of_other_shapes_or_types_are_other_tensors() -> None:
+    values = {
+        "a": torch.zeros(4),
+        "b": torch.zeros(2, 2),
+        "c": torch.zeros(2, dtype=torch.float64),
+        "d": torch.zeros(4, dtype=torch.int32),
+    }
+    parcel, sent = pack({"": Record(values=values)})
+    assert len(sent) == 4
+    assert same(unpack(parcel, {})[0][""].values, values)
+
+
+def test_half_precision_rounds_weights_alone() -> None:
+    records = {"": Record({"m": state(0.1)}, {"alpha": torch.tensor([0.1])})}
+    heavy, _ = pack(records)
+    light, sent = pack(records, wire="float16")
+    assert light.nbytes() < heavy.nbytes()
+    back = unpack(light, {})[0][""]
+    weights = back.models["m"]["conv.weight"]
+    assert weights.dtype == torch.float32
+    assert float(weights[0, 0, 0, 0]) == float(torch.tensor(0.1).half())
+    # 1e5 is beyond float16, so that tensor travels as it is
+    assert back.models["m"]["bn.running_var"].tolist() == state(0.1)["bn.running_var"].tolist()
+    assert float(back.values["alpha"]) == float(torch.tensor(0.1))
+    # what is on the shelf is what travelled, so the same weights are not sent twice
+    assert len(pack(records, sent.keys(), "float16")[0].blob) < 50
+
+
+def test_a_changed_or_cut_parcel_is_refused() -> None:
+    parcel, _ = pack(message())
+    changed = bytearray(parcel.blob)
+    changed[-1] ^= 1
+    with pytest.raises(WireError, match="changed on its way"):
+        unpack(Parcel(parcel.places, bytes(changed)), {})
+    for blob in (parcel.blob[:-3], b"", b"\x80\x04K\x01.", b"\xff" * 40):
+        with pytest.raises(WireError):
+            unpack(Parcel(parcel.places, blob), {})
+    for places in ("", "{}", "[1]", '[["a", "models"]]', "[[1, 2, 3, 4, 5]]"):
+        with pytest.raises(WireError):
+            unpack(Parcel(places, parcel.blob), {})
+
+
+DECLARED = {
+    "cluster": MODEL,
+    "soft/*": Models("C"),
+    "round": COUNT,
+    "alpha": Numbers(torch.float64, ("C",)),
+    "prototypes": Numbers(torch.float32, ("K", "M", 2)),
+}
+
+
+def check(models: dict[str, State] | None = None, **values: Tensor) -> dict[str, int]:
+    return check_record(Record(models or {}, values), DECLARED, state(0.0), {"M": 3})
+
+
+def test_what_is_declared_passes_and_its_letters_are_counted() -> None:
+    sizes = check({"cluster": state(1.0), "soft/0": state(1.0), "soft/1": state(2.0)})
+    assert sizes == {"M": 3, "C": 2}
+    reply = Record(values={"alpha": torch.tensor([0.5, 0.5]).double()})
+    check_record(reply, DECLARED, state(0.0), sizes)
+    check(prototypes=torch.zeros(9, 3, 2), round=torch.tensor(1))
+
+
+@pytest.mark.parametrize(
+    ("values", "wrong"),
+    [
+        ({"alpha": torch.tensor([0.2, 0.3, 0.5]).double()}, "not torch.float64 \\[2\\]"),
+        ({"alpha": torch.tensor([0.5, 0.5])}, "torch.float32"),
+        ({"alpha": torch.tensor([0.5, math.nan]).double()}, "not finite"),
+        ({"alpha": torch.tensor(1.0).double()}, "not torch.float64"),
+        ({"round": torch.tensor([1])}, "not torch.int64"),
+        ({"prototypes": torch.zeros(9, 4, 2)}, "\\[K, 3, 2\\]"),
+        ({"label": torch.tensor(1)}, "'label' is not declared"),
+        ({"cluster": torch.tensor(1)}, "'cluster' is not declared"),
+    ],
+)
+def test_other_values_are_refused(values: dict[str, Tensor], wrong: str) -> None:
+    with pytest.raises(WireError, match=wrong):
+        check({"soft/0": state(1.0), "soft/1": state(2.0)}, **values)
+
+
+def test_other_models_are_refused() -> None:
+    with pytest.raises(WireError, match="'local' is not declared"):
+        check({"local": state(1.0)})
+    with pytest.raises(WireError, match="'round' is not declared"):
+        check({"round": state(1.0)})
+    fine = state(1.0)
+    for part, tensor in {
+        "conv.weight": torch.zeros(2, 3, 1),
+        "bn.running_var": torch.zeros(2).double(),
+        "bn.num_batches_tracked": torch.tensor(7.0),
+    }.items():
+        with pytest.raises(WireError, match=part):
+            check_state("m", {**fine, part: tensor}, state(0.0))
+    with pytest.raises(WireError, match="not finite"):
+        check_state("m", {**fine, "bn.running_var": torch.tensor([1.0, math.inf])}, state(0.0))
+    with pytest.raises(WireError, match="other tensors"):
+        check_state("m", {**fine, "more": torch.zeros(1)}, state(0.0))
