@@ -1,0 +1,174 @@
+"""Flower's processes: started offline and quiet, watched, started again, and never left behind."""
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedwca.errors import UserError
+from fedwca.notes import Note
+
+__all__ = [
+    "Stopped",
+    "check_flower",
+    "flower",
+    "free_port",
+    "is_open",
+    "keep_running",
+    "run_flower",
+]
+
+# Flower calls home, looks for updates and fetches an app's dependencies, unless it is told not to;
+# it does so before it reads its arguments.
+_OFFLINE = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "UV_OFFLINE": "1",
+}
+_LONGEST_PAUSE = 30.0
+
+
+class Stopped(Exception):  # noqa: N818 (nothing went wrong)
+    """Somebody asked for the end."""
+
+
+def check_flower() -> None:
+    """Refuse to go on without Flower."""
+    try:
+        import flwr  # noqa: F401
+    except ImportError:
+        raise UserError(
+            "deployments need Flower: install it with pip install 'fedwca[flower]'"
+        ) from None
+
+
+def flower(command: str) -> str:
+    """The path of one of Flower's commands, beside this very Python."""
+    path = Path(sys.executable).with_name(command)
+    return str(path) if path.exists() else command
+
+
+def _environment(home: Path, more: dict[str, str]) -> dict[str, str]:
+    bin_folder = str(Path(sys.executable).parent)
+    path = f"{bin_folder}{os.pathsep}{os.environ.get('PATH', '')}"
+    return {**os.environ, **_OFFLINE, "FLWR_HOME": str(home), "PATH": path, **more}
+
+
+def run_flower(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """One short command of Flower's, to its end."""
+    return subprocess.run(
+        [flower(words[0]), *words[1:]],
+        env=_environment(home, {}),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def free_port() -> int:
+    """A port on this machine that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def is_open(host: str, port: int) -> bool:
+    """Whether anybody listens there."""
+    try:
+        with socket.create_connection((host, port), timeout=2):
+            return True
+    except OSError:
+        return False
+
+
+def keep_running(
+    command: Callable[[], Sequence[str]],
+    home: Path,
+    log: Path,
+    more: dict[str, str],
+    while_up: Callable[[], None],
+    note: Note,
+) -> None:
+    """Run a command, and again whenever it ends, until SIGTERM or Ctrl-C.
+
+    Args:
+        command: what to run; asked anew each time.
+        home: Flower's own folder.
+        log: file for what it says.
+        more: environment variables to add.
+        while_up: called every second while it runs; may raise UserError to stop.
+        note: told of every end.
+    """
+    pause = 1.0
+    with _stoppable():
+        while True:
+            started = time.monotonic()
+            code = _run_once(command(), home, log, more, while_up)
+            if time.monotonic() - started > 60:
+                pause = 1.0
+            note(f"{Path(command()[0]).name} ended ({code}), see {log}; it is started again")
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _run_once(
+    words: Sequence[str], home: Path, log: Path, more: dict[str, str], while_up: Callable[[], None]
+) -> int:
+    home.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as file:
+        child = subprocess.Popen(
+            list(words),
+            env=_environment(home, more),
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is ours
+            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+        )
+        try:
+            while child.poll() is None:
+                while_up()
+                time.sleep(1)
+            return child.returncode
+        finally:
+            _end(child)
+
+
+def _end(child: "subprocess.Popen[bytes]") -> None:
+    """Ask the child to end, wait, then insist."""
+    if child.poll() is not None:
+        return
+    child.terminate()
+    try:
+        child.wait(timeout=20)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
+def _die_with_parent() -> None:
+    """A killed parent cannot end its child: the kernel does (PR_SET_PDEATHSIG)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """SIGTERM and Ctrl-C raise `Stopped`, so that what was started is ended on the way out."""
+
+    def stop(*_: object) -> None:
+        raise Stopped
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

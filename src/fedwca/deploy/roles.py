@@ -1,0 +1,155 @@
+"""The long-lived processes of a deployment: SuperLink at the server, SuperNodes at sites."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from fedwca.deploy.kit import ServerKit, SiteKit, server_kit
+from fedwca.deploy.processes import (
+    Stopped,
+    check_flower,
+    flower,
+    free_port,
+    is_open,
+    keep_running,
+    run_flower,
+)
+from fedwca.errors import UserError
+from fedwca.files import write_atomically, write_json
+from fedwca.notes import Note
+
+__all__ = ["CONNECTION", "SERVER_FOLDER", "SITE_FOLDER", "run_server", "run_site"]
+
+CONNECTION = "deployment"  # what the server's own Flower configuration calls the SuperLink
+SERVER_FOLDER = "FEDWCA_SERVER"  # environment: tells the ServerApp its folder
+SITE_FOLDER = "FEDWCA_SITE"  # likewise the ClientApp
+_LOOK = 10.0  # seconds between looks for new sites
+
+
+def run_server(kit: ServerKit, note: Note) -> None:
+    """Keep the SuperLink up and every site's key registered, until stopped."""
+    check_flower()
+    if is_open("127.0.0.1", kit.port):
+        raise UserError(
+            f"something listens on port {kit.port} already: is this server running? stop it first"
+        )
+    _configure(kit)
+    door = _Door(kit, note)
+    try:
+        keep_running(
+            lambda: _superlink(kit, door),
+            kit.home,
+            kit.folder / "superlink.log",
+            {SERVER_FOLDER: str(kit.folder)},
+            door.look,
+            note,
+        )
+    except Stopped:
+        note("stopped")
+
+
+def _superlink(kit: ServerKit, door: "_Door") -> list[str]:
+    door.registered.clear()  # a new SuperLink knows nobody
+    words = [flower("flower-superlink"), "--host", kit.listen, "--port", str(kit.port)]
+    words.append("--disable-runtime-dependency-installation")
+    if kit.plaintext:
+        return [*words, "--insecure"]
+    tls = {"--ssl-ca-certfile": "ca.crt", "--ssl-certfile": "server.crt"}
+    tls["--ssl-keyfile"] = "server.key"
+    for option, name in tls.items():
+        words += [option, str(kit.folder / name)]
+    return [*words, "--enable-supernode-auth"]
+
+
+def _configure(kit: ServerKit) -> None:
+    """Tell Flower's command line on this machine where the SuperLink is."""
+    kit.home.mkdir(parents=True, exist_ok=True)
+    how = (
+        "insecure = true"
+        if kit.plaintext
+        else f"root-certificates = {json.dumps(str(kit.folder / 'ca.crt'))}"
+    )
+    text = (
+        f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
+        f'address = "127.0.0.1:{kit.port}"\n{how}\n'
+    )
+    write_atomically(kit.home / "config.toml", text.encode())
+
+
+class _Door:
+    """Lets the sites of the deployment in: registers their keys, those of later ones too."""
+
+    def __init__(self, kit: ServerKit, note: Note) -> None:
+        self._kit, self._note = kit, note
+        self.registered: set[str] = set()
+        self._next = 0.0
+
+    def look(self) -> None:
+        if time.monotonic() < self._next or not is_open("127.0.0.1", self._kit.port):
+            return
+        if not self.registered:
+            self._note(f"the server is up on port {self._kit.port}")
+        self._next = time.monotonic() + _LOOK
+        for site in server_kit(self._kit.folder).sites:
+            if site not in self.registered:
+                self._register(site)
+
+    def _register(self, site: str) -> None:
+        if not self._kit.plaintext:
+            key = self._kit.folder / "keys" / f"{site}.pub"
+            done = run_flower(self._kit.home, "flwr", "supernode", "register", str(key), CONNECTION)
+            said = done.stdout + done.stderr
+            if done.returncode and "already in use" not in said:
+                self._note(f"{site} could not be registered yet: {_tail(said)}")
+                return
+        self.registered.add(site)
+        self._note(f"{site} may connect")
+
+
+def _tail(text: str) -> str:
+    return " ".join(text.split())[-300:]
+
+
+def run_site(kit: SiteKit, local: dict[str, Any], note: Note) -> None:
+    """Keep the site's SuperNode up, until stopped.
+
+    Args:
+        kit: the site's folder.
+        local: what only the site knows (its images, its device), kept for the ClientApp.
+        note: told what happens.
+    """
+    check_flower()
+    write_json(kit.folder / "local.json", local)
+    note(f"site {kit.site}: connecting to {kit.address}:{kit.port}")
+    try:
+        keep_running(
+            lambda: _supernode(kit),
+            kit.home,
+            kit.folder / "supernode.log",
+            {SITE_FOLDER: str(kit.folder)},
+            lambda: None,
+            note,
+        )
+    except Stopped:
+        note("stopped")
+
+
+def _supernode(kit: SiteKit) -> list[str]:
+    words = [flower("flower-supernode"), "--superlink", f"{kit.address}:{kit.port}"]
+    # The port is for the processes of this machine only.
+    words += ["--host", "127.0.0.1", "--port", str(free_port())]
+    words += ["--node-config", f'site="{kit.site}"']
+    if kit.plaintext:
+        return [*words, "--insecure"]
+    words += ["--root-certificates", str(kit.folder / "ca.crt")]
+    return [*words, "--auth-supernode-private-key", str(kit.folder / "site.key")]
+
+
+def local_settings(folder: Path) -> dict[str, Any]:
+    """What `run_site` has kept for the ClientApp."""
+    try:
+        local: dict[str, Any] = json.loads((folder / "local.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise UserError(f"{folder} was not started by `fedwca deploy client`") from None
+    return local

@@ -1,0 +1,140 @@
+"""The server's half of a deployed run: the source model, the run folder, the rounds."""
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedwca.core.params import clone
+from fedwca.deploy.plan import plan_of
+from fedwca.engines.flower import FlowerEngine, Grid, Rules, SiteFacts, Task
+from fedwca.errors import UserError
+from fedwca.experiments.config import Experiment
+from fedwca.experiments.progress import Progress
+from fedwca.experiments.runner import digests_of, federate_into, load_data, random_start
+from fedwca.experiments.source import blank_model, check_source, source_model
+from fedwca.experiments.store import RunFolder
+from fedwca.files import write_json
+from fedwca.models import DomainModel
+
+__all__ = ["check_deployable", "deployed_name", "serve"]
+
+LOG = "log.txt"
+SITES = "sites.json"
+
+
+def deployed_name(experiment: Experiment) -> str:
+    """Name of a deployed run's folder."""
+    halved = "-half" if experiment.deploy.wire == "float16" else ""
+    return f"deployed-{experiment.name}{halved}"
+
+
+def check_deployable(experiment: Experiment) -> None:
+    """Refuse what makes sense in simulations only."""
+    if getattr(experiment.method, "clustering", "") == "domain":
+        raise UserError(
+            'method.clustering = "domain" needs the true domains, which only a simulation knows: '
+            'set it to "finch"'
+        )
+    if experiment.data.path is not None and experiment.data.benchmark == "images":
+        raise UserError(
+            "data.path is for simulations: sites have their own images; leave it out, and give the "
+            "source model as source.weights, or labeled source images as data.source_path"
+        )
+
+
+def serve(
+    grid: Grid,
+    experiment: Experiment,
+    runs: Path,
+    cache: Path,
+    expected: Callable[[], Mapping[str, str]],
+    tell: Progress,
+) -> RunFolder:
+    """Run, or go on with, a deployed experiment."""
+    check_deployable(experiment)
+    benchmark = load_data(experiment, cache, tell.note, elsewhere=True)
+    wire = {"deploy": {"wire": experiment.deploy.wire}}
+    identity = {**experiment.identity(), **wire, "digests": digests_of(experiment, benchmark)}
+    for warning in (*benchmark.warnings, *random_start(experiment)):
+        tell.note(f"warning: {warning}")
+    check_source(experiment, benchmark)
+    model = blank_model(experiment, benchmark)
+    settings = {**experiment.settings(), "deploy": experiment.deploy.model_dump(mode="json")}
+    path = runs / deployed_name(experiment)
+    with RunFolder.open(path, settings, identity) as folder:
+        folder.clean()
+        kept = folder.path / "source.safetensors"
+        source_model(experiment, benchmark, model, kept, cache, tell.note)
+        plan = plan_of(experiment, benchmark.classes, benchmark.transform)
+        task = _task(experiment, model, plan.model_dump_json())
+        logged = _Logged(tell, folder.path / LOG)
+        engine = FlowerEngine(
+            grid, task, _rules(experiment), expected, logged.note, _watcher(folder)
+        )
+        every_round = experiment.model_copy(
+            update={"run": experiment.run.model_copy(update={"checkpoint_every": 1})}
+        )
+        federate_into(folder, every_round, clone(model.feature_state()), engine, logged)
+    return folder
+
+
+def _task(experiment: Experiment, model: DomainModel, plan: str) -> Task:
+    classes, features = model.classifier_weight().shape
+    state = clone(model.state_dict())
+    return Task(
+        run=deployed_name(experiment),
+        plan=plan,
+        method=experiment.method,
+        features=clone(model.feature_state()),
+        classifier={n: t for n, t in state.items() if n.startswith("classifier.")},
+        sizes={"M": classes, "q": features},
+        wire=experiment.deploy.wire,
+    )
+
+
+def _rules(experiment: Experiment) -> Rules:
+    return Rules(**experiment.deploy.model_dump(exclude={"wire"}))
+
+
+def _watcher(folder: RunFolder) -> Callable[[dict[str, SiteFacts]], None]:
+    def watch(sites: dict[str, SiteFacts]) -> None:
+        write_json(folder.path / SITES, {**sites}, durable=False)
+
+    return watch
+
+
+class _Logged:
+    """Tells what happens, and keeps it with its time in the run folder."""
+
+    def __init__(self, tell: Progress, path: Path) -> None:
+        self._tell, self._path = tell, path
+
+    def note(self, text: str) -> None:
+        self._write(text)
+        self._tell.note(text)
+
+    def start(self, title: str, rounds: int, done: int) -> None:
+        self._write(f"{title}: {done} of {rounds} rounds done")
+        self._tell.start(title, rounds, done)
+
+    def round(self, line: dict[str, Any]) -> None:
+        self._write(_in_words(line))
+        self._tell.round(line)
+
+    def finish(self) -> None:
+        self._tell.finish()
+
+    def _write(self, text: str) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+
+
+def _in_words(line: dict[str, Any]) -> str:
+    words = [f"after {line['round']} rounds: {len(line['clients'])} sites scored"]
+    if line["accuracy"]["mean"] is not None:
+        words.append(f"accuracy {100 * line['accuracy']['mean']:.1f} %")
+    if "bytes_down" in line:
+        words.append(f"{line['bytes_down']:,} bytes down, {line['bytes_up']:,} up")
+        words.append(f"{line['seconds']:.0f} s")
+    return ", ".join(words)

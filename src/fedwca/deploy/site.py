@@ -1,0 +1,210 @@
+"""A site's half of a deployed run: its own images, its own memory, and the work of a round."""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import safetensors
+import safetensors.torch
+import torch
+from filelock import FileLock
+
+from fedwca.core.params import State
+from fedwca.data.images import ClientData
+from fedwca.data.site_images import SitePaths, site_images
+from fedwca.deploy.plan import Plan, read_plan
+from fedwca.engines.base import Answer, Job
+from fedwca.engines.flower_messages import Reply, Request
+from fedwca.engines.records import load_records, save_records
+from fedwca.engines.site import Site, one_thread
+from fedwca.engines.wire import (
+    MissingError,
+    Tensors,
+    WireError,
+    check_record,
+    check_state,
+    pack,
+    unpack,
+)
+from fedwca.errors import UserError
+from fedwca.files import write_atomically
+from fedwca.methods.base import Method, Record
+from fedwca.methods.inference import load
+from fedwca.methods.shot import own_of
+from fedwca.models import DomainModel, save_weights
+from fedwca.notes import Note
+
+__all__ = ["Here", "SiteFolder", "answer"]
+
+_KEPT = 2  # memories: the server may go back by a round
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
+
+
+class Here(NamedTuple):
+    """What only the site knows.
+
+    Attributes:
+        site: its name.
+        paths: where its images lie.
+        home: the folder of its memory and models.
+        device: what it computes on.
+    """
+
+    site: str
+    paths: SitePaths
+    home: Path
+    device: str = "cpu"
+
+
+def answer(here: Here, request: Request, note: Note) -> Reply:
+    """Do what the server asks; a mistake at the site comes back as a sentence."""
+    try:
+        plan = read_plan(request.plan)
+        images = _images(here, plan, note)
+        if request.kind == "join":
+            return Reply(here.site, images=len(images.train), test_images=len(images.test or ()))
+        folder = SiteFolder(here.home, request.run)
+        with folder.lock():
+            return _work(here, plan, images, folder, request)
+    except (UserError, WireError) as error:
+        note(f"round {request.round}: {error}")
+        return Reply(here.site, problem=str(error))
+
+
+def _images(here: Here, plan: Plan, note: Note) -> ClientData:
+    return site_images(here.site, here.paths, plan.classes, plan.image_size, plan.transform, note)
+
+
+def _work(
+    here: Here, plan: Plan, images: ClientData, folder: "SiteFolder", request: Request
+) -> Reply:
+    model, method = plan.build_model(here.device), plan.build_method()
+    try:
+        records, came = unpack(request.parcel, folder.shelf())
+    except MissingError:
+        return Reply(here.site, missing=True)
+    _load_classifier(model, records)
+    job = _checked_job(records, method, model, folder.memory_before(request.round))
+    site = Site(model, method, {here.site: images}, plan.seed)
+    with one_thread():
+        done = site.work(here.site, request.round, job)
+        if job.offered is not None:
+            _keep_model(model, method, images, job, folder, plan)
+    reply, sent = _reply(here.site, done, request, came)
+    if done.adapted is not None:
+        folder.keep_memory(request.round, done.adapted.memory)
+    folder.keep_shelf({**came, **sent})
+    return reply
+
+
+def _load_classifier(model: DomainModel, records: dict[str, Record]) -> None:
+    own = {n: t for n, t in model.state_dict().items() if n.startswith("classifier.")}
+    given = records.get("classifier", Record()).models.get("", {})
+    check_state("classifier", given, own)
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(given[name])
+
+
+def _checked_job(
+    records: dict[str, Record], method: Method, model: DomainModel, memory: Record
+) -> Job:
+    template = model.feature_state()
+    classes, features = model.classifier_weight().shape
+    message = records.get("message")
+    if message is not None:
+        check_record(message, method.sends, template, {"M": classes, "q": features})
+    offered: State | None = None
+    if "offered" in records:
+        offered = records["offered"].models.get("", {})
+        check_state("offered", offered, template)
+    if message and offered and not message.models and not memory.models and method.sends:
+        # The server takes it that the site has a model, but its disk was lost: it begins anew.
+        message = Record({"source": offered}, message.values)
+    return Job(message, offered, memory)
+
+
+def _keep_model(
+    model: DomainModel,
+    method: Method,
+    images: ClientData,
+    job: Job,
+    folder: "SiteFolder",
+    plan: Plan,
+) -> None:
+    """Write the model that the site uses from now on, ready to be loaded by whoever needs it."""
+    assert job.offered is not None
+    deployed = method.personal(job.offered, job.memory)
+    load(model, deployed, images.train, method.training.batch_norm, own_of(job.memory))
+    save_weights(model, folder.path / "model.safetensors", classes=plan.classes)
+
+
+def _reply(site: str, done: Answer, request: Request, came: Tensors) -> tuple[Reply, Tensors]:
+    if done.adapted is None:
+        return Reply(site, evaluation=done.evaluation), {}
+    parcel, tensors = pack({"reply": done.adapted.reply}, came, request.wire)
+    reply = Reply(
+        site,
+        adapted=True,
+        parcel=parcel,
+        health=done.adapted.health,
+        evaluation=done.evaluation,
+    )
+    return reply, tensors
+
+
+class SiteFolder:
+    """What a site keeps of a run.
+
+    - memory-N.safetensors  what it remembers after N rounds; the last two
+    - shelf.safetensors     the tensors that it and the server both have
+    - model.safetensors     the model to use, with the names of its classes
+    """
+
+    def __init__(self, home: Path, run: str) -> None:
+        if not _RUN.fullmatch(run):
+            raise WireError(f"{run!r} is no name of a run")
+        self.path = home / run
+        self.path.mkdir(parents=True, exist_ok=True)
+
+    def lock(self) -> FileLock:
+        """One round at a time: a late one must not write into the next."""
+        return FileLock(self.path / ".lock")
+
+    def memory_before(self, round: int) -> Record:
+        """What the site remembered when so many rounds were done.
+
+        A round that is done again, because the server went back to a checkpoint, must start from
+        what was there before its first time.
+        """
+        for done in reversed(self._memories()):
+            if done <= round:
+                try:
+                    return load_records(self._memory(done))[""]
+                except (ValueError, KeyError):
+                    continue  # damaged: the one before it serves
+        return Record()
+
+    def keep_memory(self, round: int, memory: Record) -> None:
+        """Remember for the rounds after this one."""
+        save_records(self._memory(round + 1), {"": memory})
+        for old in [done for done in self._memories() if done <= round + 1][:-_KEPT]:
+            self._memory(old).unlink(missing_ok=True)
+
+    def shelf(self) -> Tensors:
+        """Tensors by their hashes; none where the file is gone or damaged."""
+        try:
+            return safetensors.torch.load_file(self.path / "shelf.safetensors")
+        except (OSError, safetensors.SafetensorError):
+            return {}
+
+    def keep_shelf(self, tensors: Tensors) -> None:
+        """Keep what the server need not send again."""
+        write_atomically(self.path / "shelf.safetensors", safetensors.torch.save(tensors))
+
+    def _memory(self, done: int) -> Path:
+        return self.path / f"memory-{done:05d}.safetensors"
+
+    def _memories(self) -> list[int]:
+        found = [re.fullmatch(r"memory-(\d+)", p.stem) for p in self.path.glob("*.safetensors")]
+        return sorted(int(name[1]) for name in found if name)

@@ -1,0 +1,458 @@
+"""Clients on other machines, reached through Flower: who is there, who answers, who is lost."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypedDict
+
+from flwr.app import Message, RecordDict
+
+from fedwca.core.params import State
+from fedwca.engines.base import Answer, Exchanged, Job
+from fedwca.engines.flower_messages import Reply, Request
+from fedwca.engines.wire import Tensors, Wire, WireError, check_record, pack, unpack
+from fedwca.errors import UserError
+from fedwca.methods.base import Adapted, Client, Method, Record
+from fedwca.notes import Note
+
+__all__ = ["FlowerEngine", "Node", "Rules", "SiteFacts", "Task"]
+
+_POLL = 0.5  # seconds between looks for answers
+_TRIES = 3  # how often a site is sent the same round
+_ASK_AGAIN = 60.0  # seconds until a node that could not take part is asked again
+_REMINDER = 60.0  # seconds between notes while too few sites are there
+
+
+class Task(NamedTuple):
+    """What is done with the sites.
+
+    Attributes:
+        run: name of the run.
+        plan: settings that a site must know, as a text that the engine only passes on.
+        method: whose messages and replies travel.
+        features, classifier: of the source model; names, shapes and dtypes of all that comes are
+            compared with the former, the latter goes to every site.
+        sizes: M, the number of classes, and q, that of features.
+        wire: how weights travel.
+    """
+
+    run: str
+    plan: str
+    method: Method
+    features: State
+    classifier: State
+    sizes: Mapping[str, int]
+    wire: Wire
+
+
+@dataclass(frozen=True)
+class Rules:
+    """When a round goes on, and when it closes.
+
+    Attributes:
+        least_sites: a round needs so many answers.
+        start_seconds: how long the first round waits for all sites that are expected.
+        round_seconds: time limit of a round.
+        return_seconds: how long a site that was lost is waited for.
+    """
+
+    least_sites: int = 2
+    start_seconds: float = 600.0
+    round_seconds: float = 3600.0
+    return_seconds: float = 90.0
+
+
+class SiteFacts(TypedDict):
+    """What the server knows of a site, for `deploy status`."""
+
+    images: int
+    test_images: int
+    online: bool
+    answered: int  # the last round that it answered, -1 if none
+    problem: str
+
+
+class Node(NamedTuple):
+    """A Flower node that is online: its number, and its public key where it has shown one."""
+
+    id: int
+    public_key: str
+
+
+class Grid(Protocol):
+    """What is used of Flower's grid."""
+
+    def get_nodes(self) -> Any: ...
+    def push_messages(self, messages: Any) -> Any: ...
+    def pull_messages(self, message_ids: Any) -> Any: ...
+
+
+class FlowerEngine:
+    """One exchange a round with every site that is there.
+
+    Sites are known by their names. Where they have keys, a site's node must hold the key that was
+    made for it; elsewhere whoever comes under a name is believed.
+
+    Args:
+        grid: Flower's.
+        task: what is done.
+        rules: when rounds go on and close.
+        expected: the sites of the deployment as they are now, each with its public key, or "".
+        note: told what happens.
+        watch: told what is known of all sites whenever that changes.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        task: Task,
+        rules: Rules,
+        expected: Callable[[], Mapping[str, str]],
+        note: Note,
+        watch: Callable[[dict[str, SiteFacts]], None],
+    ) -> None:
+        self._post = _Post(grid, ttl=2 * rules.round_seconds + 60)
+        self._task, self._rules, self._note = task, rules, note
+        self._sites = _Sites(self._post, task, expected, note, watch)
+        self._begun = False
+
+    def clients(self) -> list[Client]:
+        """The sites that are there, once there are enough; lost ones are given time to return."""
+        started = reminded = time.monotonic()
+        limit = self._rules.return_seconds if self._begun else self._rules.start_seconds
+        while True:
+            self._sites.look()
+            here, absent = self._sites.online(), self._sites.awaited(self._begun)
+            now = time.monotonic()
+            if len(here) >= self._rules.least_sites and (not absent or now > started + limit):
+                break
+            if now > reminded + _REMINDER:
+                reminded = now
+                self._note(f"waiting for sites: {_listed(here)} there, {_listed(absent)} not")
+            time.sleep(_POLL)
+        if absent:
+            self._note(f"going on without {_listed(absent)}")
+        self._begun = True
+        return [Client(name) for name in here]
+
+    def exchange(self, round: int, jobs: Mapping[Client, Job]) -> Exchanged:
+        """Send every site its job and gather the answers, until all have come or time is up."""
+        work = _Round(self._task, self._sites, round, jobs, self._note)
+        closes = time.monotonic() + self._rules.round_seconds
+        while True:
+            self._sites.look()
+            work.send(self._sites.online())
+            waited_for = work.open_sites(self._rules.return_seconds)
+            enough = len(work.answers) >= min(self._rules.least_sites, len(jobs))
+            if not work.unanswered() or (not waited_for and enough):
+                break
+            if not enough:
+                work.give_up_if_all_failed()
+            if time.monotonic() > closes:
+                if enough:
+                    break
+                self._note(
+                    f"round {round}: only {len(work.answers)} of at least "
+                    f"{self._rules.least_sites} sites have answered; the time limit starts over"
+                )
+                closes = time.monotonic() + self._rules.round_seconds
+            time.sleep(_POLL)
+        for name in work.unanswered():
+            self._note(f"round {round}: closed without {name}")
+        work.close()
+        answers = {c: work.answers[c.name] for c in jobs if c.name in work.answers}
+        return Exchanged(answers, work.bytes_down, work.bytes_up)
+
+    def close(self) -> None:
+        """Nothing is held: Flower ends the connection."""
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names) or "nobody"
+
+
+OnReply = Callable[[Message], None]
+
+
+class _Post:
+    """Messages on their way, each with what is to be done with its reply."""
+
+    def __init__(self, grid: Grid, ttl: float) -> None:
+        self._grid, self._ttl = grid, ttl
+        self._on_reply: dict[str, OnReply] = {}
+
+    def nodes(self) -> list[Node]:
+        """Who is online."""
+        return [Node(int(n.node_id), n.public_key.decode()) for n in self._grid.get_nodes()]
+
+    def send(self, node: int, content: RecordDict, kind: str, on_reply: OnReply) -> str:
+        message = Message(content, node, kind, ttl=self._ttl)
+        # One at a time: several large ones at once would be one large request.
+        (number,) = self._grid.push_messages([message])
+        if number is None:  # the node has just gone
+            return ""
+        self._on_reply[number] = on_reply
+        return str(number)
+
+    def deliver(self) -> None:
+        """Hand out the replies that have come."""
+        if not self._on_reply:
+            return
+        for reply in self._grid.pull_messages(list(self._on_reply)):
+            # A dead node's error has another sender: only the message that it answers tells whose.
+            on_reply = self._on_reply.pop(reply.metadata.reply_to_message_id, None)
+            if on_reply is not None:
+                on_reply(reply)
+
+    def expect(self, number: str, on_reply: OnReply) -> None:
+        """Do something else with the reply to a message, should it still come."""
+        if number in self._on_reply:
+            self._on_reply[number] = on_reply
+
+
+class _Site:
+    """A site as the server knows it."""
+
+    def __init__(self, name: str, node: int) -> None:
+        self.name, self.node = name, node
+        self.known: set[str] = set()  # hashes of the tensors that it has
+        self.lost_at: float | None = None
+        self.facts = SiteFacts(images=0, test_images=0, online=True, answered=-1, problem="")
+
+
+class _Sites:
+    """Who is who, and who is there."""
+
+    def __init__(
+        self,
+        post: _Post,
+        task: Task,
+        expected: Callable[[], Mapping[str, str]],
+        note: Note,
+        watch: Callable[[dict[str, SiteFacts]], None],
+    ) -> None:
+        self.post, self._task, self._expected = post, task, expected
+        self._note, self._watch = note, watch
+        self._sites: dict[str, _Site] = {}
+        self._asked: dict[int, float] = {}  # nodes that were asked who they are, and when
+        self._shown: dict[str, SiteFacts] = {}
+
+    def __getitem__(self, name: str) -> _Site:
+        return self._sites[name]
+
+    def look(self) -> None:
+        """Take in what has come, see who is online, ask newcomers who they are."""
+        self.post.deliver()
+        nodes = {node.id: node for node in self.post.nodes()}
+        self._asked = {node: when for node, when in self._asked.items() if node in nodes}
+        for site in self._sites.values():
+            self._mark(site, site.node in nodes)
+        named = {site.node for site in self._sites.values()}
+        for node in nodes.values():
+            due = self._asked.get(node.id, -_ASK_AGAIN) + _ASK_AGAIN <= time.monotonic()
+            if due and node.id not in named:
+                self._ask(node)
+        self.tell()
+
+    def _mark(self, site: _Site, online: bool) -> None:
+        if online and site.lost_at is not None:
+            site.lost_at = None
+            self._note(f"{site.name} is back")
+        elif not online and site.lost_at is None:
+            site.lost_at = time.monotonic()
+            self._note(f"{site.name} is lost")
+        site.facts["online"] = online
+
+    def _ask(self, node: Node) -> None:
+        self._asked[node.id] = time.monotonic()
+        request = Request("join", self._task.run, self._task.plan)
+        self.post.send(
+            node.id, request.content(), "query.join", lambda reply: self._meet(node, reply)
+        )
+
+    def _meet(self, node: Node, message: Message) -> None:
+        reply = _read(message)
+        if isinstance(reply, str):
+            self._note(f"a node did not say who it is: {reply}")
+            return
+        problem = self._refusal(node, reply) or reply.problem
+        if problem:
+            self._note(f"{reply.site} cannot take part: {problem}")
+            return
+        known = self._sites.get(reply.site)
+        if known is None:
+            known = self._sites[reply.site] = _Site(reply.site, node.id)
+            self._note(f"{reply.site} has joined with {reply.images} images")
+        known.node = node.id
+        known.facts["images"], known.facts["test_images"] = reply.images, reply.test_images
+        self._mark(known, True)
+
+    def _refusal(self, node: Node, reply: Reply) -> str:
+        expected = self._expected()
+        if reply.site not in expected:
+            return "no site of this deployment has that name; `fedwca deploy init` adds sites"
+        key = expected[reply.site]
+        return "" if not key or key == node.public_key else "it does not hold that site's key"
+
+    def online(self) -> list[str]:
+        """Names of the sites that are there, in the deployment's order."""
+        here = [name for name, site in self._sites.items() if site.lost_at is None]
+        order = list(self._expected())
+        return sorted(here, key=lambda name: order.index(name) if name in order else len(order))
+
+    def awaited(self, begun: bool) -> list[str]:
+        """Who is worth waiting for: at first all that are expected, then those who were there."""
+        absent = [name for name, site in self._sites.items() if site.lost_at is not None]
+        if begun:
+            return absent
+        return absent + [name for name in self._expected() if name not in self._sites]
+
+    def tell(self) -> None:
+        """Show what is known, if it has changed."""
+        shown = {name: site.facts.copy() for name, site in self._sites.items()}
+        if shown != self._shown:
+            self._shown = shown
+            self._watch(shown)
+
+
+def _read(message: Message) -> Reply | str:
+    """What a site says, or why it says nothing."""
+    if message.has_error():
+        return f"error {message.error.code}, {_last_line(message.error.reason)}"
+    try:
+        return Reply.read(message.content)
+    except WireError as error:
+        return str(error)
+
+
+def _last_line(text: str | None) -> str:
+    lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "no reason given"
+
+
+class _Round:
+    """The jobs of one round: who has been sent what, and what came of it."""
+
+    def __init__(
+        self,
+        task: Task,
+        sites: _Sites,
+        round: int,
+        jobs: Mapping[Client, Job],
+        note: Note,
+    ) -> None:
+        self._task, self._sites, self._round, self._note = task, sites, round, note
+        self._jobs = {client.name: job for client, job in jobs.items()}
+        self._under_way: dict[str, str] = {}  # a site's message
+        self._tries: Counter[str] = Counter()
+        self.answers: dict[str, Answer] = {}
+        self.bytes_down = self.bytes_up = 0
+
+    def unanswered(self) -> list[str]:
+        return [name for name in self._jobs if name not in self.answers]
+
+    def open_sites(self, patience: float) -> list[str]:
+        """Sites from which an answer may still come."""
+        now = time.monotonic()
+
+        def may_come(name: str) -> bool:
+            lost_at = self._sites[name].lost_at
+            if lost_at is not None:
+                return now < lost_at + patience
+            return name in self._under_way or self._tries[name] < _TRIES
+
+        return [name for name in self.unanswered() if may_come(name)]
+
+    def give_up_if_all_failed(self) -> None:
+        """Stop the run where every site is there, and none can do its job."""
+        names = self.unanswered()
+        if self._under_way or any(self._tries[name] < _TRIES for name in names):
+            return
+        problems = dict.fromkeys(self._sites[name].facts["problem"] for name in names)
+        raise UserError(
+            f"round {self._round}: {_listed(names)} failed {_TRIES} times ({'; '.join(problems)}): "
+            "mend that, then go on with `fedwca deploy run --resume`"
+        )
+
+    def send(self, online: list[str]) -> None:
+        """Send the job to every site that is there and has none under way."""
+        for name in self.unanswered():
+            if name in online and name not in self._under_way and self._tries[name] < _TRIES:
+                self._send(self._sites[name])
+
+    def _send(self, site: _Site) -> None:
+        self._tries[site.name] += 1
+        parcel, tensors = pack(self._records(site.name), site.known, self._task.wire)
+        request = Request(
+            "work", self._task.run, self._task.plan, self._round, self._task.wire, parcel
+        )
+        number = self._sites.post.send(
+            site.node,
+            request.content(),
+            "train.work",
+            lambda message: self._receive(site, tensors, message),
+        )
+        if number:
+            self._under_way[site.name] = number
+            self.bytes_down += parcel.nbytes()
+
+    def _records(self, name: str) -> dict[str, Record]:
+        job = self._jobs[name]
+        records = {"classifier": Record({"": self._task.classifier})}
+        if job.message is not None:
+            records["message"] = job.message
+        if job.offered is not None:
+            records["offered"] = Record({"": job.offered})
+        return records
+
+    def _receive(self, site: _Site, sent: Tensors, message: Message) -> None:
+        self._under_way.pop(site.name, None)
+        reply = _read(message)
+        if isinstance(reply, str):
+            site.known.clear()  # who knows what it has kept
+            self._fail(site, reply)
+            return
+        self.bytes_up += reply.parcel.nbytes()
+        if reply.missing:
+            site.known.clear()
+            self._note(f"round {self._round}: {site.name} has lost what it had; it is sent again")
+            return
+        if reply.problem:
+            self._fail(site, reply.problem)
+            return
+        try:
+            answer, tensors = self._answer(site.name, reply, sent)
+        except WireError as error:
+            self._fail(site, f"its answer is refused: {error}")
+            return
+        site.known = {*sent, *tensors}
+        site.facts["answered"], site.facts["problem"] = self._round, ""
+        self.answers[site.name] = answer
+
+    def _fail(self, site: _Site, problem: str) -> None:
+        site.facts["problem"] = problem
+        self._note(f"round {self._round}: {site.name} failed: {problem}")
+
+    def _answer(self, name: str, reply: Reply, sent: Tensors) -> tuple[Answer, Tensors]:
+        if reply.site != name:
+            raise WireError(f"it came from {reply.site!r}")
+        message = self._jobs[name].message
+        if message is None:
+            return Answer(None, reply.evaluation), {}
+        if not reply.adapted:
+            raise WireError("it has not adapted")
+        records, tensors = unpack(reply.parcel, sent)
+        record = records.get("reply", Record())
+        method, template = self._task.method, self._task.features
+        sizes = check_record(message, method.sends, template, self._task.sizes)
+        check_record(record, method.replies, template, sizes)
+        return Answer(Adapted(record, Record(), reply.health), reply.evaluation), tensors
+
+    def close(self) -> None:
+        """Answers that come from now on are too late."""
+        for name, number in self._under_way.items():
+            self._sites.post.expect(number, lambda _, name=name: self._late(name))  # type: ignore[misc]
+
+    def _late(self, name: str) -> None:
+        self._note(f"{name} has answered round {self._round} too late")

@@ -1,0 +1,92 @@
+"""The Flower app: the server's runner behind a ServerApp, a site's work behind a ClientApp.
+
+`fedwca deploy run` starts it, in processes that `fedwca deploy server` and `client` keep up.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from rich.console import Console
+
+from fedwca.data.site_images import SitePaths
+from fedwca.deploy.kit import expected_sites
+from fedwca.deploy.launch import JOB, OUTCOME, busy, read_json
+from fedwca.deploy.roles import SERVER_FOLDER, SITE_FOLDER, local_settings
+from fedwca.deploy.server import serve
+from fedwca.deploy.site import Here, answer
+from fedwca.engines.flower_messages import Reply, Request
+from fedwca.engines.wire import WireError
+from fedwca.errors import UserError
+from fedwca.experiments.config import resolve
+from fedwca.files import write_json
+from fedwca.progress_display import LineProgress
+
+__all__ = ["client_app", "server_app"]
+
+server_app = ServerApp()
+client_app = ClientApp()
+
+
+@server_app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the job that lies in the server's folder, and leave word of what became of it."""
+    folder = Path(os.environ[SERVER_FOLDER])
+    job = read_json(folder / JOB)
+
+    def leave_word(state: str, problem: str = "") -> None:
+        word = {"id": job.get("id"), "run": context.run_id, "state": state, "problem": problem}
+        write_json(folder / OUTCOME, word)
+
+    with busy(folder, patience=30):
+        leave_word("running")
+        try:
+            serve(
+                grid,
+                resolve(job["settings"]),
+                Path(job["runs"]),
+                Path(job["cache"]),
+                lambda: expected_sites(folder),
+                LineProgress(Console()),
+            )
+        except UserError as error:
+            leave_word("failed", str(error))
+            raise
+        except Exception as error:
+            leave_word("failed", f"{type(error).__name__}: {error}; superlink.log tells more")
+            raise
+        leave_word("done")
+
+
+@client_app.query("join")
+def join(message: Message, context: Context) -> Message:
+    """Say who is here."""
+    return _answered(message, context)
+
+
+@client_app.train("work")
+def work(message: Message, context: Context) -> Message:
+    """Do a round."""
+    return _answered(message, context)
+
+
+def _answered(message: Message, context: Context) -> Message:
+    site = str(context.node_config["site"])
+    try:
+        request = Request.read(message.content)
+        reply = answer(_here(site), request, lambda text: print(text, flush=True))
+    except (UserError, WireError) as error:
+        reply = Reply(site, problem=str(error))
+    return Message(reply.content(), reply_to=message)
+
+
+def _here(site: str) -> Here:
+    """What `fedwca deploy client` was told."""
+    folder = Path(os.environ[SITE_FOLDER])
+    local: dict[str, Any] = local_settings(folder)
+    test = Path(local["test"]) if local.get("test") else None
+    paths = SitePaths(Path(local["data"]), test, Path(local["cache"]))
+    return Here(site, paths, folder / "runs", local.get("device", "cpu"))

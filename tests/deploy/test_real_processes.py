@@ -1,0 +1,130 @@
+"""Flower's own processes on loopback: over TLS with keys, from nothing to exported models."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from deployment import Deployment
+from fedwca.core.params import clone, distance
+from fedwca.data.domains import Benchmark
+from fedwca.data.image_files import object_transform
+from fedwca.data.site_images import site_images
+from fedwca.engines.simulator import Simulator
+from fedwca.experiments.config import resolve
+from fedwca.methods import METHODS, Client, Record
+from fedwca.models import DomainModel, build_model, load_weights, read_class_names, save_weights
+from sites import Told, paths_of, run_rounds, write_images
+
+pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are told by /proc")
+SITES = ["bay", "hill", "mill"]
+SIZE = 24
+
+
+def source_model(classes: tuple[str, ...]) -> DomainModel:
+    torch.manual_seed(3)
+    model = build_model(
+        "lenet", len(classes), image_size=object_transform(SIZE).crop, bottleneck=16
+    )
+    model.freeze_classifier()
+    return model.to(memory_format=torch.channels_last).eval()  # type: ignore[call-overload, no-any-return]
+
+
+def settings(method: str, weights: Path, rounds: int) -> dict[str, dict[str, object]]:
+    return {
+        "data": {"benchmark": "images", "image_size": SIZE},
+        "model": {"backbone": "lenet", "bottleneck": 16},
+        "source": {"weights": str(weights)},
+        "method": {"name": method},
+        "training": {"rounds": rounds, "epochs": 1, "lr": 0.01, "batch_size": 16},
+        "deploy": {"least_sites": 3, "start_seconds": 120, "round_seconds": 120},
+    }
+
+
+def write_toml(path: Path, content: dict[str, dict[str, object]]) -> Path:
+    lines = []
+    for section, values in content.items():
+        lines += [f"[{section}]", *(f"{k} = {json.dumps(v)}" for k, v in values.items())]
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory, tiny_benchmark: Benchmark) -> Path:
+    folder = tmp_path_factory.mktemp("images")
+    domains = dict(zip(["clean", *SITES], [*tiny_benchmark.domains.values()] * 2, strict=False))
+    world = Benchmark("tiny", tiny_benchmark.classes, domains, tiny_benchmark.transform)
+    assert write_images(folder, world, count=30, test=10) == SITES
+    save_weights(source_model(world.classes), folder / "source.safetensors", classes=world.classes)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory, images: Path) -> Iterator[Deployment]:
+    running = Deployment(tmp_path_factory.mktemp("real") / "deployment", SITES, images)
+    running.start()
+    try:
+        yield running
+    finally:
+        running.stop()
+        assert running.left() == []
+
+
+def check_against_simulator(deployment: Deployment, images: Path, method: str, rounds: int) -> None:
+    """Run it by Flower and in this process: every site's model is the same."""
+    content = settings(method, images / "source.safetensors", rounds)
+    config = write_toml(deployment.folder / f"{method}.toml", content)
+    done = deployment.fedwca("run", str(config))
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = next((deployment.folder / "server" / "runs").glob(f"deployed-*-{method}-*"))
+
+    experiment = resolve(content)
+    classes = read_class_names(images / "source.safetensors")
+    transform = object_transform(SIZE)
+    clients = [site_images(s, paths_of(images, s), classes, SIZE, transform) for s in SITES]
+    model = source_model(classes)
+    engine = Simulator(model, experiment.method, clients, 0, deployment.folder / "scratch")
+    told = Told()
+    kept = run_rounds(engine, experiment.method, clone(model.feature_state()), told)
+
+    result = json.loads((run / "result.json").read_text())
+    assert result["round"] == experiment.method.rounds
+    assert result["clients"] == told.lines[-1]["clients"]
+    for site in SITES:
+        used = source_model(classes)
+        load_weights(
+            used, deployment.folder / "sites" / site / "runs" / run.name / "model.safetensors"
+        )
+        if kept and experiment.method.training.batch_norm == "blend":
+            memory = kept[-1].memories.get(site, Record())
+            wanted = experiment.method.deployed(kept[-1].state, Client(site), memory)
+            assert distance(wanted, used.feature_state()) < 1e-5
+        assert torch.equal(used.classifier_weight(), source_model(classes).classifier_weight())
+
+
+def test_fedwca_over_tls_with_keys_from_nothing_to_exported_models(
+    deployment: Deployment, images: Path
+) -> None:
+    check_against_simulator(deployment, images, "fedwca", rounds=3)
+    run = next((deployment.folder / "server" / "runs").glob("deployed-*-fedwca-*"))
+    log = (run / "log.txt").read_text()
+    for site in SITES:
+        assert f"{site} has joined with 30 images" in log
+    assert "bytes down" in log
+    told = deployment.fedwca("status").stdout
+    assert "TLS and node keys): up" in told
+    assert "3 of 3 rounds, done" in told
+    assert told.count("round 3") == 3
+    # nothing was pickled, and nothing of the images is on the server
+    assert not list(deployment.folder.rglob("*.pkl"))
+    assert not list((deployment.folder / "server").rglob("*.png"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_gives_the_same_by_flower_as_in_the_simulator(
+    deployment: Deployment, images: Path, method: str
+) -> None:
+    check_against_simulator(deployment, images, method, rounds=2)

@@ -1,0 +1,80 @@
+"""A deployment of real processes on this machine: started, watched, and ended to the last one."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from fedwca.deploy.processes import free_port
+
+FEDWCA = str(Path(sys.executable).with_name("fedwca"))
+
+
+class Deployment:
+    """Server and sites as users start them, by the command line."""
+
+    def __init__(self, folder: Path, sites: list[str], images: Path, *options: str) -> None:
+        self.folder, self.sites, self.images = folder, sites, images
+        self._started: list[subprocess.Popen[bytes]] = []
+        named = [word for site in sites for word in ("--site", site)]
+        where = ["--address", "127.0.0.1", "--listen", "127.0.0.1", "--port", str(free_port())]
+        self.fedwca("init", *where, *named, *options)
+
+    def fedwca(self, *words: str, wait: float = 240) -> subprocess.CompletedProcess[str]:
+        """One command of `fedwca deploy`, to its end."""
+        done = subprocess.run(
+            [FEDWCA, "deploy", *words, "--folder", str(self.folder)],
+            capture_output=True,
+            text=True,
+            timeout=wait,
+            env={**os.environ, "FEDWCA_CACHE": str(self.folder / "cache")},
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    def start(self) -> None:
+        """The server, and every site with its images and its test images."""
+        self._spawn("server")
+        for site in self.sites:
+            data, test = self.images / "images" / site, self.images / "test" / site
+            self._spawn("client", "--site", site, "--data", str(data), "--test", str(test))
+
+    def _spawn(self, *words: str) -> None:
+        with (self.folder / f"{'-'.join(words[:3])}.out").open("wb") as log:
+            child = subprocess.Popen(
+                [FEDWCA, "deploy", *words, "--folder", str(self.folder)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self._started.append(child)
+
+    def stop(self) -> None:
+        """End what was started, by its number."""
+        for child in self._started:
+            child.send_signal(signal.SIGTERM)
+        for child in self._started:
+            child.wait(timeout=60)
+
+    def left(self, patience: float = 15) -> list[str]:
+        """Processes of this deployment that are still there after some seconds."""
+        until = time.monotonic() + patience
+        while found := self._alive():
+            if time.monotonic() > until:
+                break
+            time.sleep(0.3)
+        return found
+
+    def _alive(self) -> list[str]:
+        mark = str(self.folder).encode()
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (process / "cmdline").read_bytes()
+                told = words + (process / "environ").read_bytes()
+            except OSError:
+                continue
+            if words and mark in told and int(process.name) != os.getpid():
+                found.append(f"{process.name} {words.replace(bytes(1), b' ').decode()}")
+        return found

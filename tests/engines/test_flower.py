@@ -1,0 +1,298 @@
+"""Sites come late, die, return, lie, forget: the rounds go on with those who answer."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from federation import same
+from fedwca.data.domains import Benchmark
+from fedwca.engines.flower import FlowerEngine, Rules
+from fedwca.engines.flower_messages import Reply, Request
+from fedwca.engines.wire import pack
+from fedwca.errors import UserError
+from fedwca.methods.base import Record
+from fedwca.models import DomainModel
+from sites import (
+    QUICK,
+    FakeGrid,
+    Told,
+    engine_for,
+    plan_for,
+    run_rounds,
+    settings,
+    site_program,
+    write_images,
+)
+
+NewModel = Callable[[], DomainModel]
+Program = Callable[[Request], Reply]
+HASTY = replace(QUICK, round_seconds=1.0)
+
+
+class World:
+    """Two sites on folders of tiny images, and whatever a test does to them."""
+
+    def __init__(self, folder: Path, benchmark: Benchmark, new_model: NewModel) -> None:
+        self.folder, self.benchmark, self.new_model = folder, benchmark, new_model
+        self.names = write_images(folder, benchmark, count=24, test=10)
+        self.grid = FakeGrid({n: self.program(site) for n, site in enumerate(self.names)})
+
+    def program(self, site: str) -> Program:
+        return site_program(self.folder, site, self.folder / "home")
+
+    def engine(self, method: str = "fedavg", **more: Any) -> tuple[FlowerEngine, Told]:
+        self.experiment = settings(method)
+        expected = more.pop("expected", dict.fromkeys(self.names, ""))
+        model = self.new_model()
+        return engine_for(
+            self.grid, self.experiment, model, self.benchmark.classes, expected, **more
+        )
+
+    def run(self, engine: FlowerEngine, told: Told, start: Any = None) -> Any:
+        source = self.new_model().feature_state()
+        return run_rounds(engine, self.experiment.method, source, told, start)
+
+
+@pytest.fixture
+def world(
+    tmp_path: Path,
+    tiny_benchmark: Benchmark,
+    new_model: NewModel,
+    monkeypatch: pytest.MonkeyPatch,
+) -> World:
+    monkeypatch.setattr("fedwca.engines.flower._POLL", 0.02)
+    return World(tmp_path, tiny_benchmark, new_model)
+
+
+def work(grid: FakeGrid) -> list[tuple[int, int]]:
+    """Node and round of all work that was sent out."""
+    return [(node, request.round) for node, request in grid.sent if request.kind == "work"]
+
+
+def test_one_message_each_way_a_round(world: World) -> None:
+    engine, told = world.engine()
+    world.run(engine, told)
+    assert [r.kind for _, r in world.grid.sent][:2] == ["join", "join"]
+    assert work(world.grid) == [(n, r) for r in range(4) for n in (0, 1)]  # round 3 only scores
+    assert [set(line["clients"]) for line in told.lines] == [set(world.names)] * 4
+    assert told.lines[-1]["clients"]["dim"]["total"] == 10
+    assert told.sites["dim"] == {
+        "images": 24,
+        "test_images": 10,
+        "online": True,
+        "answered": 3,
+        "problem": "",
+    }
+
+
+def test_what_a_site_has_is_not_sent_again(world: World) -> None:
+    engine, told = world.engine("local")
+    world.run(engine, told)
+    down = [line["bytes_down"] for line in told.lines[1:]]
+    weights = sum(t.numel() * 4 for t in world.new_model().feature_state().values())
+    assert down[0] > 2 * weights
+    assert down[1] < 0.2 * weights  # the source model and the classifier lie there already
+    assert all(line["bytes_up"] < 1000 for line in told.lines[1:])
+
+
+def test_a_site_that_lost_its_disk_is_sent_everything_and_begins_anew(world: World) -> None:
+    engine, told = world.engine("local")
+    site = world.grid.sites[0]
+
+    def forgetful(request: Request) -> Reply:
+        if request.kind == "work" and request.round == 1:
+            for file in (world.folder / "home" / "dim").rglob("*.safetensors"):
+                file.unlink()
+        return site(request)
+
+    world.grid.sites[0] = forgetful
+    world.run(engine, told)
+    assert "round 1: dim has lost what it had; it is sent again" in told.notes
+    assert work(world.grid).count((0, 1)) == 2
+    assert [len(line["clients"]) for line in told.lines] == [2, 2, 2, 2]
+
+
+def test_a_late_site_is_left_out_and_the_round_closes(world: World) -> None:
+    engine, told = world.engine(rules=HASTY)
+    assert [c.name for c in engine.clients()] == world.names
+    world.grid.asleep.add(1)
+    threading.Timer(1.5, world.grid.asleep.discard, [1]).start()
+    kept = world.run(engine, told)
+    assert "round 0: closed without noisy" in told.notes
+    assert list(told.lines[0]["clients"]) == ["dim"]
+    assert list(told.lines[-1]["clients"]) == world.names
+    assert len(kept) == 3
+
+
+def test_a_site_that_dies_in_a_round_and_returns_is_sent_the_round_again(world: World) -> None:
+    engine, told = world.engine(rules=replace(QUICK, return_seconds=5.0))
+    site = world.grid.sites[1]
+    assert len(engine.clients()) == 2
+    world.grid.asleep.add(1)
+
+    def die_and_return() -> None:
+        world.grid.lose(1)
+        time.sleep(1.0)
+        world.grid.sites[7] = site  # without a key, it comes back as another node
+
+    threading.Timer(1.0, die_and_return).start()
+    world.run(engine, told)
+    assert (7, 0) in work(world.grid)
+    assert any(note.startswith("noisy is lost") for note in told.notes)
+    assert "noisy is back" in told.notes
+    assert [len(line["clients"]) for line in told.lines] == [2, 2, 2, 2]
+
+
+def test_a_lost_site_is_waited_for_only_so_long(world: World) -> None:
+    engine, told = world.engine()
+    assert len(engine.clients()) == 2
+    world.grid.asleep.add(1)
+    threading.Timer(0.7, world.grid.lose, [1]).start()
+    world.run(engine, told)
+    assert "going on without noisy" in told.notes
+    assert [len(line["clients"]) for line in told.lines] == [1, 1, 1, 1]
+    assert told.sites["noisy"]["online"] is False
+
+
+@pytest.mark.parametrize("method", ["fedwca", "fedavg", "fedpcl", "fedamp", "ladd", "ifca"])
+def test_a_site_may_join_in_a_later_round(world: World, method: str) -> None:
+    engine, told = world.engine(method)
+    late = world.grid.sites.pop(1)
+    first = world.grid.sites[0]
+
+    def and_then(request: Request) -> Reply:
+        if request.kind == "work" and request.round == 1:
+            world.grid.sites[1] = late
+        return first(request)
+
+    world.grid.sites[0] = and_then
+    kept = world.run(engine, told)
+    assert [len(line["clients"]) for line in told.lines] == [1, 1, 2, 2]
+    if method == "fedwca":
+        clusters = [v for n, v in kept[-1].state.values.items() if n.startswith("cluster_of/")]
+        assert [int(c) for c in clusters] == [0, 0]  # the nearest of the one that there is
+
+
+def test_a_name_that_nobody_expects_and_a_foreign_key_are_refused(world: World) -> None:
+    keys = {"dim": "key of dim", "noisy": "key of noisy"}
+    world.grid.keys = {0: b"key of dim", 1: b"key of dim"}
+    world.grid.sites[2] = world.grid.sites[0]  # dim's name, and no key at all
+    stranger = site_program(world.folder, "dim", world.folder / "other")
+    world.grid.sites[3] = lambda request: replace(stranger(request), site="stranger")
+    engine, told = world.engine(expected=keys)
+    assert [c.name for c in engine.clients()] == ["dim"]
+    assert any("noisy cannot take part: it does not hold" in note for note in told.notes)
+    assert any("dim cannot take part: it does not hold" in note for note in told.notes)
+    assert any("stranger cannot take part: no site of this" in note for note in told.notes)
+
+
+def test_an_answer_under_another_name_is_refused(world: World) -> None:
+    site = world.grid.sites[1]
+
+    def liar(request: Request) -> Reply:
+        reply = site(request)
+        return reply if request.kind == "join" else replace(reply, site="dim")
+
+    world.grid.sites[1] = liar
+    engine, told = world.engine()
+    world.run(engine, told)
+    assert any("it came from 'dim'" in note for note in told.notes)
+    assert [list(line["clients"]) for line in told.lines] == [["dim"]] * 4
+
+
+def test_a_reply_that_is_not_what_the_method_declares_is_refused(world: World) -> None:
+    site = world.grid.sites[1]
+
+    def broken(request: Request) -> Reply:
+        reply = site(request)
+        if not reply.adapted:
+            return reply
+        weights = {n: torch.full_like(t, torch.nan) if t.is_floating_point() else t
+                   for n, t in world.new_model().feature_state().items()}  # fmt: skip
+        parcel, _ = pack({"reply": Record({"local": weights}, {"samples": torch.tensor(24)})})
+        return replace(reply, parcel=parcel)
+
+    world.grid.sites[1] = broken
+    engine, told = world.engine()
+    kept = world.run(engine, told)
+    assert any("noisy failed: its answer is refused" in note for note in told.notes)
+    assert "not finite" in told.sites["noisy"]["problem"] or told.sites["noisy"]["answered"] == 3
+    for part in kept[-1].state.models["global"].values():
+        assert bool(part.isfinite().all())
+
+
+def test_a_run_ends_with_a_sentence_where_no_site_can_work(world: World) -> None:
+    def fails(request: Request) -> Reply:
+        if request.kind == "join":
+            return Reply("dim", images=3)
+        return Reply("dim", problem="the disk is full: make room")
+
+    world.grid.sites = {0: fails}
+    engine, told = world.engine(expected={"dim": ""})
+    with pytest.raises(UserError, match=r"dim failed 3 times \(the disk is full: make room\)"):
+        world.run(engine, told)
+
+
+def test_a_crash_at_a_site_is_told_by_its_last_line(world: World) -> None:
+    def crashes(request: Request) -> Reply:
+        if request.kind == "join":
+            return Reply("dim", images=3)
+        raise ZeroDivisionError("of all things")
+
+    world.grid.sites[0] = crashes
+    engine, told = world.engine()
+    world.run(engine, told)
+    assert "round 0: dim failed: error 2, of all things" in told.notes
+    assert [list(line["clients"]) for line in told.lines] == [["noisy"]] * 4
+
+
+def test_a_round_waits_for_the_least_number_of_sites(world: World) -> None:
+    late = world.grid.sites.pop(1)
+    rules = Rules(least_sites=2, start_seconds=0.1, round_seconds=5, return_seconds=0.1)
+    engine, _ = world.engine(rules=rules)
+    threading.Timer(1.0, world.grid.sites.__setitem__, [1, late]).start()
+    started = time.monotonic()
+    assert len(engine.clients()) == 2
+    assert time.monotonic() - started > 0.9
+
+
+def test_a_site_with_no_images_says_so(world: World) -> None:
+    for file in (world.folder / "images" / "noisy").iterdir():
+        file.unlink()
+    engine, told = world.engine()
+    assert [c.name for c in engine.clients()] == ["dim"]
+    assert any("noisy cannot take part: there are no images in" in note for note in told.notes)
+
+
+@pytest.mark.parametrize("method", ["local", "fedamp", "fedpcl", "fedwca"])
+def test_a_round_done_again_after_a_server_crash_changes_nothing(
+    world: World, method: str, tmp_path: Path
+) -> None:
+    engine, told = world.engine(method)
+    unbroken = world.run(engine, told)
+    # The server comes back from its checkpoint of round 2, while the sites have done round 2.
+    again, told_again = world.engine(method)
+    resumed = world.run(again, told_again, start=unbroken[1])
+    for part, state in unbroken[-1].state.models.items():
+        assert same(state, resumed[-1].state.models[part])
+    assert told_again.lines[-1]["clients"] == told.lines[-1]["clients"]
+
+
+def test_another_protocol_is_refused_in_words(world: World, new_model: NewModel) -> None:
+    plan = plan_for(settings("fedavg"), world.benchmark.classes)
+    content = Request("join", "run-1", plan.model_dump_json()).content()
+    content.config_records["words"]["protocol"] = 99
+    from fedwca.engines.wire import WireError
+
+    with pytest.raises(WireError, match="install the same version"):
+        Request.read(content)
+    reply = world.program("dim")(Request("join", "run-1", '{"seed": 1}'))
+    assert "install the same version of fedwca" in reply.problem
+    reply = world.program("dim")(Request("work", "../evil", plan.model_dump_json()))
+    assert "no name of a run" in reply.problem

@@ -1,0 +1,194 @@
+"""Sites in this very process: Flower's grid without Flower's processes, and folders of images."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from flwr.supercore.task_identity import TaskIdentity
+from PIL import Image
+
+from fedwca.core.params import State, clone
+from fedwca.data.augment import DIGITS
+from fedwca.data.domains import Benchmark
+from fedwca.data.images import ClientData
+from fedwca.data.site_images import SitePaths, site_images
+from fedwca.deploy.plan import Plan
+from fedwca.deploy.site import Here, answer
+from fedwca.engines.flower import FlowerEngine, Rules, SiteFacts, Task
+from fedwca.engines.flower_messages import Reply, Request
+from fedwca.engines.wire import Wire
+from fedwca.experiments.config import Experiment, resolve
+from fedwca.experiments.runner import federate
+from fedwca.experiments.store import Checkpoint
+from fedwca.methods import Method
+from fedwca.models import DomainModel
+
+QUICK = Rules(least_sites=1, start_seconds=0.2, round_seconds=5.0, return_seconds=0.2)
+
+
+def write_images(folder: Path, benchmark: Benchmark, count: int = 40, test: int = 20) -> list[str]:
+    """A folder for each target domain, images/SITE/*.png and test/SITE/CLASS/*.png; the sites."""
+    names = [name for name in benchmark.domains if name != "clean"]
+    for name in names:
+        domain = benchmark.domains[name]
+        for row in range(count + test):
+            label = benchmark.classes[domain.labels[row]]
+            place = folder / "images" / name if row < count else folder / "test" / name / label
+            place.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(domain.images[row]).save(place / f"{row:04d}.png")
+    return names
+
+
+def paths_of(folder: Path, site: str, *, test: bool = True) -> SitePaths:
+    return SitePaths(
+        folder / "images" / site, folder / "test" / site if test else None, folder / "cache"
+    )
+
+
+def held_by(folder: Path, site: str, benchmark: Benchmark) -> ClientData:
+    """What the site's own program makes of its folder."""
+    size = next(iter(benchmark.domains.values())).images.shape[1]
+    return site_images(site, paths_of(folder, site), benchmark.classes, size, DIGITS)
+
+
+def settings(method: str, **training: Any) -> Experiment:
+    """An experiment on the tiny problem; what the sites get to know of it is real."""
+    return resolve(
+        {
+            "data": {"benchmark": "npz", "source": "clean", "image_size": 16, "path": "/nowhere"},
+            "model": {"bottleneck": 16},
+            "method": {"name": method},
+            "training": {"rounds": 3, "epochs": 1, "lr": 0.01, "batch_size": 16, **training},
+        }
+    )
+
+
+def plan_for(experiment: Experiment, classes: tuple[str, ...]) -> Plan:
+    from fedwca.deploy.plan import plan_of
+
+    return plan_of(experiment, classes, DIGITS)
+
+
+@dataclass
+class FakeGrid:
+    """Flower's grid: nodes that answer at once, unless a test has them do something else.
+
+    Attributes:
+        sites: what the site of a node answers; a node that is not in it is offline.
+        keys: public keys by node.
+        asleep: nodes that take messages and never answer.
+        sent: every request, with the node it went to.
+    """
+
+    sites: dict[int, Callable[[Request], Reply]]
+    keys: dict[int, bytes] = field(default_factory=dict)
+    asleep: set[int] = field(default_factory=set)
+    sent: list[tuple[int, Request]] = field(default_factory=list)
+    _replies: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = (
+            1  # as Flower's own process would
+        )
+
+    def get_nodes(self) -> list[Any]:
+        return [
+            SimpleNamespace(node_id=node, public_key=self.keys.get(node, b""))
+            for node in self.sites
+        ]
+
+    def push_messages(self, messages: list[Any]) -> list[str | None]:
+        return [self._push(message) for message in messages]
+
+    def _push(self, message: Any) -> str | None:
+        node = message.metadata.dst_node_id
+        if node not in self.sites:
+            return None
+        number = f"message-{len(self.sent)}"
+        request = Request.read(message.content)
+        self.sent.append((node, request))
+        if node in self.asleep:
+            return number
+        try:
+            content, error = self.sites[node](request).content(), None
+        except Exception as problem:
+            content, error = None, SimpleNamespace(code=2, reason=f"Traceback\n{problem}")
+        self._replies[number] = SimpleNamespace(
+            content=content,
+            error=error,
+            has_error=lambda: error is not None,
+            metadata=SimpleNamespace(reply_to_message_id=number),
+        )
+        return number
+
+    def pull_messages(self, numbers: list[str]) -> list[Any]:
+        return [self._replies.pop(number) for number in numbers if number in self._replies]
+
+    def lose(self, node: int) -> None:
+        """The node dies: who waits for its answer gets an error, which names no node."""
+        self.sites.pop(node, None)
+        answered = set(self._replies)
+        for number, (where, _) in enumerate(self.sent):
+            name = f"message-{number}"
+            if where == node and node in self.asleep and name not in answered:
+                error = SimpleNamespace(code=5, reason="node unavailable")
+                self._replies[name] = SimpleNamespace(
+                    content=None,
+                    error=error,
+                    has_error=lambda: True,
+                    metadata=SimpleNamespace(reply_to_message_id=name),
+                )
+        self.asleep.discard(node)
+
+
+def site_program(folder: Path, site: str, home: Path) -> Callable[[Request], Reply]:
+    """The real client half of a site, on its folder."""
+    here = Here(site, paths_of(folder, site), home / site)
+    return lambda request: answer(here, request, lambda text: None)
+
+
+@dataclass
+class Told:
+    """What an engine tells while it works."""
+
+    notes: list[str] = field(default_factory=list)
+    sites: dict[str, SiteFacts] = field(default_factory=dict)
+    lines: list[dict[str, Any]] = field(default_factory=list)
+
+
+def engine_for(
+    grid: FakeGrid,
+    experiment: Experiment,
+    model: DomainModel,
+    classes: tuple[str, ...],
+    expected: Mapping[str, str],
+    *,
+    rules: Rules = QUICK,
+    wire: Wire = "float32",
+) -> tuple[FlowerEngine, Told]:
+    told = Told()
+    state = clone(model.state_dict())
+    vectors, width = model.classifier_weight().shape
+    task = Task(
+        run="run-1",
+        plan=plan_for(experiment, classes).model_dump_json(),
+        method=experiment.method,
+        features=clone(model.feature_state()),
+        classifier={n: t for n, t in state.items() if n.startswith("classifier.")},
+        sizes={"M": vectors, "q": width},
+        wire=wire,
+    )
+    engine = FlowerEngine(grid, task, rules, lambda: expected, told.notes.append, told.sites.update)
+    return engine, told
+
+
+def run_rounds(
+    engine: Any, method: Method, source: State, told: Told, start: Checkpoint | None = None
+) -> list[Checkpoint]:
+    """All rounds; the checkpoints after each."""
+    kept: list[Checkpoint] = []
+    first = start or Checkpoint(0, method.init(clone(source)), {}, {})
+    federate(method, engine, first, told.lines.append, kept.append)
+    return kept
