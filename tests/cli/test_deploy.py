@@ -1,0 +1,206 @@
+"""The commands of a deployment, as far as they need no other process."""
+
+import json
+import shutil
+import stat
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from fedwca.deploy.kit import expected_sites
+
+Invoke = Callable[..., Any]
+THREE = ("--site", "a", "--site", "b", "--site", "c")
+INIT = ("deploy", "init", "--address", "fl.example.org")
+
+
+def refused(said: Any, *words: str) -> None:
+    assert said.code == 2
+    assert said.err.startswith("error: ")
+    assert said.err.count("\n") == 1
+    for word in words:
+        assert word in said.err
+
+
+def test_init_makes_a_folder_for_the_server_and_for_each_site(invoke: Invoke) -> None:
+    said = invoke(*INIT, *THREE)
+    assert said.code == 0, said.err
+    assert "fedwca deploy server" in said.out
+    root = Path("deployment")
+    assert sorted(p.name for p in (root / "server").iterdir()) == [
+        "ca.crt",
+        "ca.key",
+        "deployment.toml",
+        "fedwca-server.service",
+        "keys",
+        "server.crt",
+        "server.key",
+        "start.sh",
+    ]
+    for site in "abc":
+        assert sorted(p.name for p in (root / "sites" / site).iterdir()) == [
+            "ca.crt",
+            f"fedwca-site-{site}.service",
+            "site.key",
+            "site.toml",
+            "start.sh",
+        ]
+    secrets = [*root.rglob("*.key")]
+    assert len(secrets) == 5
+    assert {stat.S_IMODE(path.stat().st_mode) for path in secrets} == {0o600}
+    keys = expected_sites(root)
+    assert list(keys) == ["a", "b", "c"]
+    assert len(set(keys.values())) == 3
+
+
+def test_the_server_s_certificate_is_signed_for_its_names_by_the_authority(invoke: Invoke) -> None:
+    assert invoke(*INIT, *THREE).code == 0
+    server = Path("deployment/server")
+    ca = x509.load_pem_x509_certificate((server / "ca.crt").read_bytes())
+    own = x509.load_pem_x509_certificate((server / "server.crt").read_bytes())
+    own.verify_directly_issued_by(ca)
+    names = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["fl.example.org", "localhost"]
+    assert [str(a) for a in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
+    assert ca.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    assert not own.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    assert isinstance(ca.public_key(), ec.EllipticCurvePublicKey)
+    site = (Path("deployment/sites/a") / "ca.crt").read_bytes()
+    assert site == (server / "ca.crt").read_bytes()
+
+
+def test_sites_are_added_and_nothing_else_changes(invoke: Invoke) -> None:
+    assert invoke(*INIT, *THREE).code == 0
+    root = Path("deployment")
+    kept = {p: p.read_bytes() for p in root.rglob("*") if p.is_file() and p.suffix != ".toml"}
+    said = invoke("deploy", "init", "--site", "d")
+    assert said.code == 0, said.err
+    assert list(expected_sites(root)) == ["a", "b", "c", "d"]
+    assert {p: p.read_bytes() for p in kept} == kept
+    refused(invoke("deploy", "init", "--site", "d"), "name new ones")
+    refused(invoke("deploy", "init", "--site", "e", "--port", "1234"), "leave these options out")
+    assert list(expected_sites(root)) == ["a", "b", "c", "d"]
+
+
+def test_plaintext_must_be_asked_for_and_is_warned_of(invoke: Invoke) -> None:
+    said = invoke(*INIT, *THREE, "--plaintext")
+    assert "warning: plaintext" in said.out
+    assert not list(Path("deployment").rglob("*.key"))
+    assert expected_sites(Path("deployment")) == {"a": "", "b": "", "c": ""}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("deploy", "init", "--site", "a"), "--address fl.example.org"),
+        (INIT, "no site is named"),
+        ((*INIT, "--site", "a", "--site", "a"), "given twice"),
+        ((*INIT, "--site", "../a"), "cannot be called"),
+        ((*INIT, "--site", 'a" b'), "cannot be called"),
+        (("deploy", "init", "--address", "a b", "--site", "a"), "no name or address"),
+        ((*INIT, "--site", "a", "--port", "70000"), "no port 70000"),
+        (("deploy", "server"), "make one with `fedwca deploy init`"),
+        (("deploy", "client", "--site", "a", "--data", "."), "no folder of site 'a'"),
+        (("deploy", "run", "x.toml"), "make one with `fedwca deploy init`"),
+        (("deploy", "status"), "make one with `fedwca deploy init`"),
+        (("deploy", "status", "--site", "a"), "no folder of site 'a'"),
+        (("deploy", "stop"), "make one with `fedwca deploy init`"),
+    ],
+)
+def test_what_is_asked_wrongly_gets_a_sentence(
+    invoke: Invoke, words: tuple[str, ...], told: str
+) -> None:
+    refused(invoke(*words), told)
+    assert not Path("deployment").exists()
+
+
+def test_a_deployment_that_is_not_up_says_what_to_start(invoke: Invoke) -> None:
+    assert invoke(*INIT, *THREE, "--port", "9").code == 0
+    Path("run.toml").write_text("[training]\nrounds = 1\n")
+    refused(invoke("deploy", "run", "run.toml"), "start it with `fedwca deploy server")
+    refused(invoke("deploy", "run"), "give a config file, or --resume")
+    refused(invoke("deploy", "run", "--resume"), "no run was started")
+    refused(invoke("deploy", "run", "run.toml", "--resume"), "leave CONFIG and --set out")
+    refused(invoke("deploy", "run", "run.toml", "--set", "deploy.wire=float8"), "deploy.wire")
+    refused(invoke("deploy", "run", "run.toml", "--set", "deploy.wires=1"), "did you mean")
+    refused(invoke("deploy", "stop"), "no run is under way")
+    refused(invoke("deploy", "client", "--site", "a", "--data", "nowhere"), "no folder nowhere")
+    domain = "method.clustering=domain"
+    refused(invoke("deploy", "run", "run.toml", "--set", domain), "only a simulation knows")
+    said = invoke("deploy", "status")
+    assert "server fl.example.org:9 (TLS and node keys): down" in said.out
+    assert "no run has begun yet" in said.out
+    assert said.out.count("not yet") == 3
+
+
+def test_a_site_s_own_folder_is_found_wherever_it_was_copied(invoke: Invoke) -> None:
+    assert invoke(*INIT, *THREE, "--port", "9").code == 0
+    shutil.copytree("deployment/sites/b", "taken/away")
+    said = invoke("deploy", "status", "--site", "b", "--folder", "taken/away")
+    assert said.code == 0
+    assert "site b, server fl.example.org:9: not reached" in said.out
+    assert "no model yet" in said.out
+    refused(invoke("deploy", "status", "--site", "a", "--folder", "taken/away"), "of site 'b'")
+    Path("taken/away/site.toml").write_text("site = [")
+    refused(invoke("deploy", "status", "--site", "b", "--folder", "taken/away"), "cannot be read")
+
+
+def test_the_scripts_start_the_command_again_until_it_is_stopped(
+    invoke: Invoke, tmp_path: Path
+) -> None:
+    assert invoke(*INIT, *THREE).code == 0
+    counter = tmp_path / "count"
+    fake = tmp_path / "fake fedwca"
+    fake.write_text(f'#!/bin/sh\necho "$@" >> "{counter}"\nexit 2\n')
+    fake.chmod(0o755)
+    script = Path("deployment/sites/a/start.sh").resolve()
+    done = subprocess.run(
+        [script, "/my images"], env={"FEDWCA": str(fake), "PATH": "/bin:/usr/bin"}
+    )
+    assert done.returncode == 2
+    folder = script.parent
+    line = f"deploy client --site a --folder {folder} --data /my images\n"
+    assert counter.read_text() == line
+    nameless = subprocess.run([script], capture_output=True, text=True)
+    assert nameless.returncode != 0
+    assert "give the folder of the images" in nameless.stderr
+
+
+def test_status_tells_what_the_run_folder_holds(invoke: Invoke) -> None:
+    assert invoke(*INIT, *THREE, "--port", "9").code == 0
+    from fedwca.deploy.server import deployed_name
+    from fedwca.experiments.config import resolve
+
+    experiment = resolve({"training": {"rounds": 4}})
+    server = Path("deployment/server")
+    run = server / "runs" / deployed_name(experiment)
+    run.mkdir(parents=True)
+    job = {"id": "1", "settings": experiment.settings(), "runs": str(server / "runs")}
+    (server / "job.json").write_text(json.dumps(job))
+    (server / "outcome.json").write_text(json.dumps({"id": "1", "state": "running"}))
+    (run / "config.json").write_text(json.dumps({"settings": experiment.settings()}))
+    score = {"domain": "", "accuracy": None, "confidence": 0.5, "correct": 0, "total": 0}
+    line = {
+        "round": 1,
+        "accuracy": {"mean": None, "domains": {}},
+        "clients": {"a": score, "b": {**score, "accuracy": 0.25}},
+        "server": {"cluster_of/a": 1},
+        "bytes_down": 1000,
+        "bytes_up": 50,
+    }
+    (run / "results.jsonl").write_text(json.dumps(line) + "\n")
+    sites = {
+        "a": {"images": 7, "test_images": 0, "online": False, "answered": 0, "problem": "no power"}
+    }
+    (run / "sites.json").write_text(json.dumps(sites))
+    said = invoke("deploy", "status").out
+    assert "1 of 4 rounds, cut short; go on with `fedwca deploy run --resume`" in said
+    assert "bytes: 1,000 down and 50 up in 1 rounds" in said
+    row = next(line for line in said.splitlines() if line.startswith("a "))
+    assert row.split() == ["a", "lost", "7", "1", "0.50", "round", "0", "no", "power"]
+    assert "25.0 %" in said
