@@ -39,7 +39,9 @@ class Deployment:
         self._spawn("server")
         for site in self.sites:
             data, test = self.images / "images" / site, self.images / "test" / site
-            self._spawn("client", "--site", site, "--data", str(data), "--test", str(test))
+            where = ["--data", str(data), "--test", str(test)]
+            # One thread, as the simulator has: more would round otherwise.
+            self._spawn("client", "--site", site, *where, "--threads", "1")
 
     def _spawn(self, *words: str) -> None:
         with (self.folder / f"{'-'.join(words[:3])}.out").open("wb") as log:

@@ -145,7 +145,7 @@ class FakeGrid:
 
 def site_program(folder: Path, site: str, home: Path) -> Callable[[Request], Reply]:
     """The real client half of a site, on its folder."""
-    here = Here(site, paths_of(folder, site), home / site)
+    here = Here(site, paths_of(folder, site), home / site, threads=1)
     return lambda request: answer(here, request, lambda text: None)
 
 

@@ -95,6 +95,9 @@ def client(
     device: Annotated[
         str, typer.Option("--device", show_default=False, help="cpu (default), cuda or mps")
     ] = "cpu",
+    threads: Annotated[
+        int, typer.Option("--threads", show_default=False, help="on a CPU (one for each core)")
+    ] = 0,
     folder: Folder = _DEPLOYMENT,
     cache: Annotated[
         Path | None, typer.Option("--cache", help="folder of decoded images (in the site's folder)")
@@ -111,11 +114,14 @@ def client(
     for path in (data, test):
         if path is not None and not path.expanduser().is_dir():
             raise UserError(f"there is no folder {path}: give the folder of the site's images")
+    if not 0 <= threads <= 1024:
+        raise UserError("--threads is the number of threads: give 1 to 1024")
     local: dict[str, Any] = {
         "data": str(data.expanduser().resolve()),
         "test": str(test.expanduser().resolve()) if test else None,
         "cache": str((cache or kit.folder / "cache").expanduser().resolve()),
         "device": device,
+        "threads": threads,
     }
     run_site(kit, local, out.say)
 

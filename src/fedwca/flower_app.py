@@ -89,4 +89,4 @@ def _here(site: str) -> Here:
     local: dict[str, Any] = local_settings(folder)
     test = Path(local["test"]) if local.get("test") else None
     paths = SitePaths(Path(local["data"]), test, Path(local["cache"]))
-    return Here(site, paths, folder / "runs", local.get("device", "cpu"))
+    return Here(site, paths, folder / "runs", local["device"], local["threads"])

@@ -155,7 +155,7 @@ def test_a_lost_site_is_waited_for_only_so_long(world: World) -> None:
     world.grid.asleep.add(1)
     threading.Timer(0.7, world.grid.lose, [1]).start()
     world.run(engine, told)
-    assert "going on without noisy" in told.notes
+    assert "round 0: closed without noisy" in told.notes
     assert [len(line["clients"]) for line in told.lines] == [1, 1, 1, 1]
     assert told.sites["noisy"]["online"] is False
 

@@ -17,7 +17,7 @@ from fedwca.core.snd import guarded_density, soft_neighborhood_density
 from fedwca.core.weights import standardised
 from fedwca.data.augment import distort
 from fedwca.data.images import ClientData
-from fedwca.engines.site import generator, one_thread
+from fedwca.engines.site import generator, threads
 from fedwca.methods import Client, Record, Training
 from fedwca.methods.fedamp import FedAMP, squared_distances
 from fedwca.methods.fedavg import FedAvg
@@ -224,7 +224,7 @@ def test_ladd_in_one_cluster_without_distillation_is_fedavg_of_self_training(
     model = new_model()
     merged = clone(model.feature_state())
     for number in range(TRAINING.rounds):
-        with one_thread():
+        with threads(1):
             trained = [_self_trained(model, merged, c, number) for c in together]
         sizes = [len(c.train) for c in together]
         merged = mix(trained, [size / sum(sizes) for size in sizes])

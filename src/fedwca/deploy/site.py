@@ -16,7 +16,7 @@ from fedwca.deploy.plan import Plan, read_plan
 from fedwca.engines.base import Answer, Job
 from fedwca.engines.flower_messages import Reply, Request
 from fedwca.engines.records import load_records, save_records
-from fedwca.engines.site import Site, one_thread
+from fedwca.engines.site import Site, threads
 from fedwca.engines.wire import (
     MissingError,
     Tensors,
@@ -28,6 +28,7 @@ from fedwca.engines.wire import (
 )
 from fedwca.errors import UserError
 from fedwca.files import write_atomically
+from fedwca.machine import cores
 from fedwca.methods.base import Method, Record
 from fedwca.methods.inference import load
 from fedwca.methods.shot import own_of
@@ -48,12 +49,14 @@ class Here(NamedTuple):
         paths: where its images lie.
         home: the folder of its memory and models.
         device: what it computes on.
+        threads: on so many; 0: one for each core. With 1 the result is the simulator's to the bit.
     """
 
     site: str
     paths: SitePaths
     home: Path
     device: str = "cpu"
+    threads: int = 0
 
 
 def answer(here: Here, request: Request, note: Note) -> Reply:
@@ -86,7 +89,7 @@ def _work(
     _load_classifier(model, records)
     job = _checked_job(records, method, model, folder.memory_before(request.round))
     site = Site(model, method, {here.site: images}, plan.seed)
-    with one_thread():
+    with threads(here.threads or cores()):
         done = site.work(here.site, request.round, job)
         if job.offered is not None:
             _keep_model(model, method, images, job, folder, plan)

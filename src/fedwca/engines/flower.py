@@ -120,21 +120,26 @@ class FlowerEngine:
     def clients(self) -> list[Client]:
         """The sites that are there, once there are enough; lost ones are given time to return."""
         started = reminded = time.monotonic()
-        limit = self._rules.return_seconds if self._begun else self._rules.start_seconds
         while True:
             self._sites.look()
-            here, absent = self._sites.online(), self._sites.awaited(self._begun)
-            now = time.monotonic()
-            if len(here) >= self._rules.least_sites and (not absent or now > started + limit):
+            here, absent = self._sites.online(), self._awaited(started)
+            if len(here) >= self._rules.least_sites and not absent:
                 break
-            if now > reminded + _REMINDER:
-                reminded = now
-                self._note(f"waiting for sites: {_listed(here)} there, {_listed(absent)} not")
+            if time.monotonic() > reminded + _REMINDER:
+                reminded = time.monotonic()
+                self._note(f"waiting for sites; there: {_listed(here)}")
             time.sleep(_POLL)
-        if absent:
-            self._note(f"going on without {_listed(absent)}")
+        if not self._begun and (missing := self._sites.unseen()):
+            self._note(f"beginning without {_listed(missing)}")
         self._begun = True
         return [Client(name) for name in here]
+
+    def _awaited(self, started: float) -> list[str]:
+        """Who is worth waiting for: at first all that are expected, then who was lost just now."""
+        lost = self._sites.lost_within(self._rules.return_seconds)
+        if self._begun or time.monotonic() > started + self._rules.start_seconds:
+            return lost
+        return lost + self._sites.unseen()
 
     def exchange(self, round: int, jobs: Mapping[Client, Job]) -> Exchanged:
         """Send every site its job and gather the answers, until all have come or time is up."""
@@ -301,12 +306,14 @@ class _Sites:
         order = list(self._expected())
         return sorted(here, key=lambda name: order.index(name) if name in order else len(order))
 
-    def awaited(self, begun: bool) -> list[str]:
-        """Who is worth waiting for: at first all that are expected, then those who were there."""
-        absent = [name for name, site in self._sites.items() if site.lost_at is not None]
-        if begun:
-            return absent
-        return absent + [name for name in self._expected() if name not in self._sites]
+    def unseen(self) -> list[str]:
+        """Expected sites that have never been there."""
+        return [name for name in self._expected() if name not in self._sites]
+
+    def lost_within(self, seconds: float) -> list[str]:
+        """Sites that were lost so recently that they may well return."""
+        since = time.monotonic() - seconds
+        return [n for n, site in self._sites.items() if site.lost_at and site.lost_at > since]
 
     def tell(self) -> None:
         """Show what is known, if it has changed."""
@@ -354,12 +361,11 @@ class _Round:
 
     def open_sites(self, patience: float) -> list[str]:
         """Sites from which an answer may still come."""
-        now = time.monotonic()
+        recently = self._sites.lost_within(patience)
 
         def may_come(name: str) -> bool:
-            lost_at = self._sites[name].lost_at
-            if lost_at is not None:
-                return now < lost_at + patience
+            if self._sites[name].lost_at is not None:
+                return name in recently
             return name in self._under_way or self._tries[name] < _TRIES
 
         return [name for name in self.unanswered() if may_come(name)]

@@ -132,8 +132,8 @@ class Reply:
         words = _words(content)
         scores = content.metric_records.get("evaluation")
         return cls(
-            site=_text(words, "site"),
-            problem=_text(words, "problem"),
+            site=_printable(_text(words, "site")),
+            problem=_printable(_text(words, "problem")),
             missing=bool(words.get("missing")),
             adapted=bool(words.get("adapted")),
             parcel=_parcel(words, content),
@@ -173,6 +173,11 @@ def _text(words: ConfigRecord, key: str) -> str:
     if not isinstance(value, str):
         raise WireError(f"{key!r} is not a text")
     return value
+
+
+def _printable(text: str) -> str:
+    """What a site says is shown on the server's screen: no codes for its terminal, no essays."""
+    return "".join(letter if letter.isprintable() else " " for letter in text[:500])
 
 
 def _whole(words: ConfigRecord, key: str) -> int:

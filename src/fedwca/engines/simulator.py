@@ -19,7 +19,7 @@ import torch
 from fedwca.data.images import ClientData
 from fedwca.engines.base import Answer, Evaluation, Exchanged, Job
 from fedwca.engines.records import load_records, save_records
-from fedwca.engines.site import Site, one_thread
+from fedwca.engines.site import Site, threads
 from fedwca.errors import UserError
 from fedwca.methods.base import Adapted, Client, Health, Method, Record
 from fedwca.models import DomainModel
@@ -69,7 +69,7 @@ class Simulator:
         machine, as the scores are.
         """
         if self._pool is None:
-            with one_thread():
+            with threads(1):
                 answers = {c: self._site.work(c.name, round, job) for c, job in jobs.items()}
         else:
             order = sorted(jobs, key=lambda client: -self._sizes[client.name])

@@ -16,7 +16,7 @@ from fedwca.methods.inference import evaluate, load
 from fedwca.methods.shot import own_of
 from fedwca.models import DomainModel
 
-__all__ = ["Site", "generator", "one_thread"]
+__all__ = ["Site", "generator", "threads"]
 
 
 def generator(seed: int, round: int, client: str) -> torch.Generator:
@@ -26,10 +26,10 @@ def generator(seed: int, round: int, client: str) -> torch.Generator:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute on one thread: the same bits in this process as in any worker."""
+def threads(count: int) -> Iterator[None]:
+    """Compute on so many threads. With one, the bits are the same in any process."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(count)
     try:
         yield
     finally:

@@ -25,8 +25,15 @@ def client_scores(evaluations: Mapping[Client, Evaluation]) -> dict[str, dict[st
 
 
 def accuracy_of(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Mean accuracy over clients, each client equal, in all and by domain."""
-    known = [(s["domain"], s["accuracy"]) for s in scores.values() if s["accuracy"] is not None]
+    """Mean accuracy over clients, each client equal, in all and by domain.
+
+    A site whose domain nobody knows stands for itself.
+    """
+    known = [
+        (s["domain"] or name, s["accuracy"])
+        for name, s in scores.items()
+        if s["accuracy"] is not None
+    ]
     domains = dict.fromkeys(domain for domain, _ in known)
     return {
         "mean": fmean(a for _, a in known) if known else None,

@@ -106,7 +106,8 @@ class FedAMP(Method):
                 "sigma", torch.tensor(median_distance(distances), dtype=torch.float64)
             )
             weights = attentive_weights(distances, float(sigma), self.attraction)
-            values["sigma"] = sigma
+            if bool(distances.any()):  # a client alone has no distance to measure others by
+                values["sigma"] = sigma
             rows = zip(names, weights, strict=True)
             values.update({f"attention/{n.removeprefix('local/')}": row for n, row in rows})
         return Record(merged.models, values)

@@ -47,7 +47,7 @@ class FedWCAPlus(FedWCA):
         temperature_z: the temperature of standardised alignments.
         guard_density: β from a density that does not reward collapse; off: plain density.
         keep_confident: share of each class's most confident labels that are learnt from, beside
-            all above 0.9; 1: every label.
+            all above 0.9; 1: every label. Mismatched images that are mixed stay in any case.
     """
 
     clustering_input: Literal["weights", "update"] = "update"

@@ -85,7 +85,7 @@ class LADD(Clustered):
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         merged = super().aggregate(state, replies)
         clusters = numbered(merged, "cluster")
-        if round_of(state) < self.teacher_start or not clusters:
+        if round_of(state) < self.teacher_start or not clusters or not replies:
             return merged
         seen = int(state.values.get("taught", torch.tensor(0)))
         before = numbered(state, "teacher") or clusters

@@ -112,6 +112,9 @@ def cluster_grid(run: RunView) -> Grid | None:
     clusters, domains = run.clusters, run.domains
     if not clusters:
         return None
+    if not any(domains.values()):  # sites, of whose domains nothing is known
+        rows = [[site, str(cluster)] for site, cluster in clusters.items()]
+        return Grid(f"{run.name}: cluster of each site", ["site", "cluster"], rows)
     by_domain: dict[str, list[str]] = {}
     for client, domain in domains.items():
         by_domain.setdefault(domain, []).append(str(clusters[client]))

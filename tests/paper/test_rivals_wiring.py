@@ -1,0 +1,564 @@
+"""How the rival methods put their formulas together: which labels, which rows, which model.
+
+The formulas themselves stand in test_rivals.py. Here each number is one that only the right wiring
+gives: two things that might be confused (server and client, teacher and student, the first round
+and this one) are chosen such that they lead to different results.
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from federation import final_models, run, same
+from fedwca.core.params import State, clone
+from fedwca.core.snd import guarded_density
+from fedwca.core.weights import softmax_weights
+from fedwca.data.augment import Transform, distort
+from fedwca.data.images import ClientData, UnlabeledImages
+from fedwca.methods import Client, Method, Record, Training
+from fedwca.methods.fedamp import FedAMP
+from fedwca.methods.fedavg import FedAvg
+from fedwca.methods.fedpcl import FedPCL
+from fedwca.methods.fedscal import FedSCAl
+from fedwca.methods.fedwca import FedWCA
+from fedwca.methods.fedwca_plus import FedWCAPlus
+from fedwca.methods.ifca import IFCA
+from fedwca.methods.inference import Outputs, evaluate, load
+from fedwca.methods.ladd import LADD
+from fedwca.methods.source_only import SourceOnly
+from fedwca.methods.training import Losses, Objective, Step, Targets, train
+from fedwca.models import DomainModel
+from fedwca.models.backbone import Backbone
+
+NewModel = Callable[[], DomainModel]
+Clients = list[ClientData]
+TRAINING = Training(rounds=3, epochs=2, lr=0.01, batch_size=16)
+STILL = replace(TRAINING, epochs=0)  # no training: what a client keeps is what it started from
+LOOK = replace(TRAINING, epochs=1, lr=0.0)  # losses are measured, but nothing moves
+WEIGHT = "bottleneck.linear.weight"
+
+
+# --- a problem that can be solved on paper ----------------------------------------------------
+
+
+class Flat(Backbone):
+    """Images as they are, in a row."""
+
+    out_features = 3
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1)
+
+
+def reader() -> DomainModel:
+    """Reads logits off images of one pixel: channel m is the logit of class m, times a matrix."""
+    linear = nn.Linear(3, 3, bias=False)
+    classifier = nn.Linear(3, 3)
+    nn.init.eye_(linear.weight)
+    nn.init.eye_(classifier.weight)
+    nn.init.zeros_(classifier.bias)
+    return DomainModel(Flat(), nn.Sequential(OrderedDict(linear=linear)), classifier).eval()
+
+
+def pixels_of(powers: list[list[int]]) -> UnlabeledImages:
+    """One-pixel images by which the reader gives class m a probability ∝ 2^powers[m]."""
+    scale = 1 / (255 * math.log(2))
+    pixels = np.array(powers, dtype=np.uint8)[:, None, None, :]
+    in_units_of_log_2 = Transform(mean=(0.0, 0.0, 0.0), std=(scale, scale, scale))
+    return UnlabeledImages(pixels, np.arange(len(powers)), in_units_of_log_2)
+
+
+def rng(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def logs(rows: list[list[float]]) -> Tensor:
+    """Logits whose softmax is the given rows."""
+    return torch.tensor(rows).log()
+
+
+def a_step(rows: list[int], logits: Tensor, second: Tensor | None = None) -> Step:
+    """A batch of which the model says `logits`, and that has no labels to learn from."""
+    none = torch.empty(0, dtype=torch.int64)
+    pixels = torch.zeros(len(rows), 3, 1, 1)
+    step = Step(torch.tensor(rows), pixels, logits, logits, none, none)
+    return step if second is None else step._replace(second=second)
+
+
+def weighed(losses: Losses, name: str) -> list[float]:
+    """A loss's weight and its value."""
+    weight, value = losses[name]
+    return [weight, value.item()]
+
+
+def one_weight(value: float) -> State:
+    """A model of a single parameter."""
+    return {"layer.weight": torch.tensor([value])}
+
+
+def value_of(model: State) -> float:
+    return float(model["layer.weight"])
+
+
+def the_round(number: int) -> dict[str, Tensor]:
+    return {"round": torch.tensor(number)}
+
+
+# --- FedPCL -----------------------------------------------------------------------------------
+
+# With τ = 1/(5·log 2), a cosine of c counts 2^(5c). The two clients' prototypes of class 0 lie at
+# right angles, so that their mean (1.5, 2) has cosines 3/5 and 4/5 with the axes.
+TAU = 1 / (5 * math.log(2))
+TWO_SETS = [[[3.0, 0.0], [0.0, 1.0]], [[0.0, 4.0], [0.0, 1.0]]]
+FILLED_SETS = [[[3.0, 0.0], [0.0, 1.0]], [[0.0, 4.0], [9.0, 9.0]]]  # the (9, 9) is not present
+
+
+def pcl_losses(sets: list[list[list[float]]], present: list[list[bool]]) -> Losses:
+    message = Record(values={"prototypes": torch.tensor(sets), "present": torch.tensor(present)})
+    features = torch.tensor([[2.0, 0.0], [7.0, 7.0], [0.0, 5.0]])  # nothing is wanted of the second
+    step = Step(
+        rows=torch.tensor([4, 5, 6]),
+        x=torch.zeros(3, 1),
+        features=features,
+        logits=torch.zeros(3, 2),
+        wanted=torch.tensor([0, 2]),
+        target=torch.tensor([0, 1]),
+    )
+    return FedPCL(TRAINING, temperature=TAU)._objective(message).loss(step)
+
+
+@pytest.mark.parametrize(
+    ("sets", "present"),
+    [
+        (TWO_SETS, [[True, True], [True, True]]),
+        # A class that the second client lacks is filled by what the first has: the same sets.
+        (FILLED_SETS, [[True, True], [True, False]]),
+    ],
+)
+def test_fedpcls_losses_are_those_of_the_mean_and_the_mean_of_those_of_each(
+    sets: list[list[list[float]]], present: list[list[bool]]
+) -> None:
+    """Of (2, 0), class 0, and (0, 5), class 1, against prototypes of classes 0 and 1:
+
+    set       cosines       2^(5c)      p      |  cosines       2^(5c)      p
+    first     1, 0          32, 1       32/33  |  0, 1          1, 32       32/33
+    second    0, 0          1, 1        1/2    |  1, 1          32, 32      1/2
+    mean      3/5, 0        8, 1        8/9    |  4/5, 1        16, 32      2/3
+
+    Global: -(log 8/9 + log 2/3)/2. Personal: the mean of -log 32/33 and -log 1/2.
+    """
+    losses = pcl_losses(sets, present)
+    scale = TAU / 0.07
+    assert weighed(losses, "global") == pytest.approx([scale, math.log(27 / 16) / 2], rel=1e-5)
+    assert weighed(losses, "personal") == pytest.approx([scale, math.log(33 / 16) / 2], rel=1e-5)
+
+
+def moved_by(method: Method, model: DomainModel, clients: Clients) -> set[str]:
+    """The tensors in which some client's final model differs from the source's."""
+    source = clone(model.feature_state())
+    finals = final_models(run(method, model, clients), method, clients).values()
+    return {n for n in source if not all(torch.equal(final[n], source[n]) for final in finals)}
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        replace(TRAINING, rounds=1),  # the first round has no prototypes to learn from
+        replace(TRAINING, lr=0.0, weight_decay=0.5),
+    ],
+)
+def test_fedpcl_without_a_step_moves_nothing_but_the_bottlenecks_statistics(
+    new_model: NewModel, tiny_clients: Clients, training: Training
+) -> None:
+    norm = "bottleneck.norm"
+    statistics = {f"{norm}.running_mean", f"{norm}.running_var", f"{norm}.num_batches_tracked"}
+    assert moved_by(FedPCL(training), new_model(), tiny_clients) == statistics
+
+
+def test_fedpcl_without_epochs_is_source_only(new_model: NewModel, tiny_clients: Clients) -> None:
+    pcl, source_only = FedPCL(STILL), SourceOnly(STILL)
+    left = final_models(run(pcl, new_model(), tiny_clients), pcl, tiny_clients)
+    right = final_models(run(source_only, new_model(), tiny_clients), source_only, tiny_clients)
+    assert all(same(left[c.name], right[c.name]) for c in tiny_clients)
+
+
+# --- FedSCAl ----------------------------------------------------------------------------------
+
+# What the server model says: sure of classes 0, 1, nothing, and 2 (1024 : 1 : 1 is above 0.99).
+SERVED = [[10, 0, 0], [0, 10, 0], [0, 0, 0], [0, 0, 10]]
+# The batch is images 3, 1, 2, and of its second view the model says:
+SECOND = [[1 / 2, 1 / 3, 1 / 6], [3 / 8, 1 / 8, 1 / 2], [1 / 4, 1 / 4, 1 / 2]]
+
+
+def scal_losses(method: FedSCAl, client: list[list[float]]) -> Losses:
+    objective = method.objective(reader(), pixels_of(SERVED), rng())
+    return objective.loss(a_step([3, 1, 2], logs(client), logs(SECOND)))
+
+
+def test_fedscal_agrees_with_the_clients_labels_and_with_the_servers_of_the_same_images() -> None:
+    """The client says 0, 2, 2, of which the second view has 1/2 each: log 2.
+
+    The server says 2 of image 3, 1 of image 1, and nothing of image 2: (log 6 + log 8)/2. Its
+    labels of images 0, 1 instead would give (log 2 + log 8)/2.
+    """
+    client = [[0.98, 0.01, 0.01], [0.01, 0.01, 0.98], [0.01, 0.01, 0.98]]
+    losses = scal_losses(FedSCAl(TRAINING, adaptive=False), client)
+    assert weighed(losses, "client") == pytest.approx([3.0, math.log(2)], rel=1e-5)
+    assert weighed(losses, "server") == pytest.approx([0.3, math.log(48) / 2], rel=1e-5)
+
+
+def test_fedscals_threshold_adapts_to_the_servers_predictions() -> None:
+    """The server's entropies are (a, a, b, a), a < b: mean - median = (b - a)/4, deviation
+    √3·(b - a)/4, so the skewness 3/√3 = 1.7 is clipped, and the bar rises from 0.8 to 0.95.
+
+    The client's 0.9 is then not enough, its 0.98 for class 2 of the last image is: log 2.
+    """
+    client = [[0.9, 0.05, 0.05], [0.05, 0.9, 0.05], [0.01, 0.01, 0.98]]
+    plain = scal_losses(FedSCAl(TRAINING, adaptive=False), client)["client"][1]
+    # classes 0, 1, 2, of which the second view has 1/2, 1/8, 1/2
+    assert plain.item() == pytest.approx(math.log(32) / 3, rel=1e-5)
+    adapted = scal_losses(FedSCAl(TRAINING), client)["client"][1]
+    assert adapted.item() == pytest.approx(math.log(2), rel=1e-5)
+
+
+def test_fedscals_second_view_is_a_distorted_one(
+    new_model: NewModel, tiny_clients: Clients
+) -> None:
+    images = tiny_clients[0].train
+    view = FedSCAl(TRAINING).objective(new_model(), images, rng(5)).second_view
+    assert view is not None
+    x = images.batch(torch.arange(6))
+    first, second = view(x), view(x)
+    expected = rng(5)
+    assert torch.equal(first, distort(x, expected))
+    assert torch.equal(second, distort(x, expected))  # drawn anew for every batch
+    assert not torch.equal(first, x)
+    assert not torch.equal(first, second)
+
+
+def test_the_second_view_is_of_the_batchs_own_images_and_goes_through_the_model() -> None:
+    """A view of twice the pixels: the reader says twice the logits, and nothing of mixed images."""
+    images = pixels_of([[1, 0, 0], [0, 2, 0], [0, 0, 3]])
+    labels = torch.tensor([0, 1, 2])
+    partner = torch.tensor([-1, 2, -1])
+    targets = Targets(labels, partner, torch.ones(3, dtype=torch.bool), share=0.5)
+    steps: list[Step] = []
+
+    def loss(step: Step) -> Losses:
+        steps.append(step)
+        return {}
+
+    aim = Objective(loss, lambda x: 2 * x)
+    train(reader(), images, lambda: targets, LOOK, rng(), round=0, objective=aim)
+    (step,) = steps
+    assert len(step.logits) == 4  # three images and a mixed one
+    torch.testing.assert_close(step.own_logits, images.batch(step.rows).flatten(1))
+    torch.testing.assert_close(step.second, 2 * step.own_logits)
+
+
+@pytest.mark.parametrize("method", [FedAvg(TRAINING), FedSCAl(TRAINING)])
+def test_batch_norm_counts_one_step_a_batch(
+    method: FedAvg, new_model: NewModel, tiny_clients: Clients
+) -> None:
+    images, name = tiny_clients[0].train, "bottleneck.norm.num_batches_tracked"
+    message = method.init(clone(new_model().feature_state()))
+    adapted = method.adapt(new_model(), images, message, Record(), rng())
+    steps = adapted.reply.models["local"][name] - message.models["global"][name]
+    assert len(images) == 26  # 16 and 10 images, twice
+    assert int(steps) == 4
+
+
+# --- FedWCA+ ----------------------------------------------------------------------------------
+
+
+def weights_of(method: FedWCA, *scores: float) -> list[float]:
+    alpha: list[float] = method.alpha(torch.tensor(scores, dtype=torch.float64)).tolist()
+    return alpha
+
+
+def test_fedwca_pluss_alpha_is_of_standardised_alignments() -> None:
+    """0.5 and 0.9 are -1 and 1 deviation from their mean: 2/T_z apart, whatever T_a is."""
+    odds = math.exp(4)  # T_z = 0.5
+    expected = pytest.approx([1 / (1 + odds), odds / (1 + odds)])
+    assert weights_of(FedWCAPlus(), 0.5, 0.9) == expected
+    assert weights_of(FedWCAPlus(), 0.3, 0.4) == expected
+    assert weights_of(FedWCAPlus(temperature_a=7.0), 0.5, 0.9) == expected
+
+
+def test_fedwca_pluss_alpha_follows_its_own_temperature() -> None:
+    """T_z = 2/log 3: the odds of 2/T_z are 3. Below the noise, 0.001 is 0.1 deviations of 0.01."""
+    plus = FedWCAPlus(temperature_z=2 / math.log(3))
+    assert weights_of(plus, 0.5, 0.9) == pytest.approx([0.25, 0.75])
+    odds = 3**0.05
+    assert weights_of(plus, 0.5, 0.501) == pytest.approx([1 / (1 + odds), odds / (1 + odds)])
+
+
+def test_fedwca_pluss_alpha_without_standardising_follows_temperature_a() -> None:
+    """T_a = 0.4/log 3: the odds of 0.4/T_a are 3."""
+    off = FedWCAPlus(standardise=False, temperature_a=0.4 / math.log(3), temperature_z=7.0)
+    assert weights_of(off, 0.5, 0.9) == pytest.approx([0.25, 0.75])
+
+
+def test_fedwca_pluss_density_counts_what_predictions_tell_apart() -> None:
+    """Two sure samples in each of two classes: every one has a single neighbour, so S = log 1.
+
+    Their mutual information is log 2, counted twice. (S is not quite 0: at T = 0.05 the two others
+    have e^-20 of the neighbour's weight.)
+    """
+    logits = 40 * torch.eye(2)[[0, 0, 1, 1]]
+    sure = Outputs(logits, logits)
+    assert FedWCAPlus().density(sure) == pytest.approx(2 * math.log(2), abs=1e-6)
+    assert FedWCAPlus(guard_density=False).density(sure) == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("keep", "trusted"),
+    [
+        # Class 0 has 0.6, 0.8, 0.7; class 1 has 0.95, 0.97, 0.99, all above 0.9.
+        (0.0, [False, False, False, True, True, True]),
+        (0.3, [False, True, False, True, True, True]),  # ⌈0.9⌉ = 1
+        (0.66, [False, True, True, True, True, True]),  # ⌈1.98⌉ = 2
+        (1.0, [True] * 6),
+    ],
+)
+def test_fedwca_plus_learns_from_its_confident_share(keep: float, trusted: list[bool]) -> None:
+    first = [0.6, 0.8, 0.7, 0.05, 0.03, 0.01]
+    logits = logs([[p, 1 - p] for p in first])
+    plus = FedWCAPlus(keep_confident=keep)
+    said = Outputs(logits, logits)
+    assert plus.trusted(said).tolist() == trusted
+    assert plus._targets(said, None, rng(), {}).used.tolist() == trusted
+
+
+def test_fedwca_plus_keeps_two_thirds_unless_told_otherwise() -> None:
+    logits = logs([[0.6, 0.4], [0.8, 0.2], [0.7, 0.3]])
+    assert FedWCAPlus().trusted(Outputs(logits, logits)).tolist() == [False, True, True]
+
+
+# A convolution of two weights. From the source (10, 0), clients 0 and 1 move along (0, 1), clients
+# 2 and 3 along (1, 1); but the slopes of their raw weights are 1/10, 1, 1/11, 9/10.
+SOURCE = (10.0, 0.0)
+MOVED = [(10.0, 1.0), (10.0, 10.0), (11.0, 1.0), (100.0, 90.0)]
+
+
+def conv(weights: tuple[float, float]) -> State:
+    return {"conv1.weight": torch.tensor(weights).reshape(1, 2, 1, 1)}
+
+
+def clustered(method: FedWCA, *later: tuple[float, float]) -> list[int]:
+    """Clusters of the four clients, and of those that come a round later."""
+    replies = {Client(str(k)): _reply(conv(w)) for k, w in enumerate(MOVED)}
+    state = method.aggregate(method.init(conv(SOURCE)), replies)
+    if later:
+        newcomers = {Client(str(4 + k)): _reply(conv(w)) for k, w in enumerate(later)}
+        state = method.aggregate(state, newcomers)
+    return [int(state.values[f"cluster_of/{k}"]) for k in range(4 + len(later))]
+
+
+def _reply(local: State, samples: int = 1, **values: Tensor) -> Record:
+    return Record({"local": local}, {"samples": torch.tensor(samples), **values})
+
+
+def test_fedwca_plus_clusters_by_update_and_fedwca_by_weights() -> None:
+    assert clustered(FedWCAPlus()) == [0, 0, 1, 1]
+    assert clustered(FedWCAPlus(clustering_input="weights")) == [0, 1, 0, 1]
+    assert clustered(FedWCA()) == [0, 1, 0, 1]
+
+
+def test_a_newcomer_of_fedwca_plus_joins_by_its_update_too() -> None:
+    """It moved along (1, 1), as cluster 1 = (55.5, 45.5) did; its slope 1/6 is nearer to that of
+    cluster 0 = (10, 5.5). By weights, clusters are (10.5, 1) and (55, 50), of slopes 0.095, 0.91.
+    """
+    assert clustered(FedWCAPlus(), (12.0, 2.0)) == [0, 0, 1, 1, 1]
+    assert clustered(FedWCAPlus(clustering_input="weights"), (12.0, 2.0)) == [0, 1, 0, 1, 0]
+
+
+def test_fedwca_plus_weighs_models_by_its_own_alpha_and_density(
+    new_model: NewModel, tiny_clients: Clients
+) -> None:
+    plus = FedWCAPlus(replace(TRAINING, rounds=2, epochs=1), clustering="domain")
+    log = run(plus, new_model(), tiny_clients)
+    client, model = tiny_clients[0], new_model()
+    health = log.lines[-1]["health"][client.name]
+    assert health["alpha"] == weights_of(plus, *health["alpha_scores"])
+    cluster = log.messages[1][Client(client.name, client.domain)].models["cluster"]
+    load(model, cluster, client.train, "blend")
+    expected = guarded_density(evaluate(model, client.train).probabilities)
+    assert health["beta_scores"][0] == pytest.approx(expected, rel=1e-5)
+    scores = torch.tensor(health["beta_scores"], dtype=torch.float64)
+    assert health["beta"] == pytest.approx(softmax_weights(scores, 0.05).tolist())
+
+
+# --- FedAMP -----------------------------------------------------------------------------------
+
+
+def test_fedamps_sigma_stays_that_of_the_first_round() -> None:
+    """0 and 2 are d = 4 = σ apart: each gives the other e^-1/2. Then 0 and 4: e^(-16/4)/2, where a
+    new σ = 16 would give e^-1/2 again.
+    """
+    method = FedAMP(TRAINING)
+    near, far = Client("near"), Client("far")
+    state = method.init(one_weight(0.0))
+    for distance, fading in ((2.0, math.exp(-1)), (4.0, math.exp(-4))):
+        replies = {near: _reply(one_weight(0.0)), far: _reply(one_weight(distance))}
+        state = method.aggregate(state, replies)
+        expected = [1 - fading / 2, fading / 2]
+        assert state.values["attention/near"].tolist() == pytest.approx(expected)
+        assert state.values["attention/far"].tolist() == pytest.approx(expected[::-1])
+        cloud = method.send(state, near).models["cloud"]
+        assert value_of(cloud) == pytest.approx(distance * fading / 2)
+    assert float(state.values["sigma"]) == 4
+
+
+def test_a_client_of_fedamp_goes_on_from_its_own_model_and_not_from_the_cloud_model() -> None:
+    own, cloud = {WEIGHT: 2 * torch.eye(3)}, {WEIGHT: 5 * torch.eye(3)}
+    message, memory = Record({"cloud": cloud}, the_round(1)), Record({"own": own})
+    images = pixels_of([[1, 0, 0], [0, 1, 0]])
+    still = FedAMP(STILL).adapt(reader(), images, message, memory, rng())
+    assert same(still.reply.models["local"], own)
+    assert same(still.memory.models["own"], own)
+    # The cloud model is what it is pulled to: ½‖2·1 - 5·1‖² = ½·3·9.
+    look = FedAMP(LOOK).adapt(reader(), images, message, memory, rng())
+    assert look.health["loss_proximal"] == pytest.approx(13.5)
+
+
+# --- IFCA -------------------------------------------------------------------------------------
+
+
+def test_a_cluster_of_ifca_that_nobody_picks_keeps_its_model() -> None:
+    method = IFCA(TRAINING, clusters=2)
+    models = {"source": 0.0, "cluster/0": 1.0, "cluster/1": 7.0}
+    state = Record({name: one_weight(value) for name, value in models.items()}, the_round(1))
+    first = torch.tensor(0)
+    replies = {
+        Client("a"): _reply(one_weight(2.0), samples=1, pick=first),
+        Client("b"): _reply(one_weight(6.0), samples=3, pick=first),
+    }
+    for _ in range(2):
+        state = method.aggregate(state, replies)
+        assert value_of(state.models["cluster/0"]) == 5  # (2 + 3·6)/4
+        assert value_of(state.models["cluster/1"]) == 7
+        assert value_of(state.models["source"]) == 0
+
+
+def test_a_group_of_ifca_that_nobody_was_dealt_to_has_the_source_model() -> None:
+    ticket = torch.tensor(0.5, dtype=torch.float64)
+    replies = {Client("a"): _reply(one_weight(2.0), ticket=ticket)}
+    method = IFCA(TRAINING, clusters=2)
+    state = method.aggregate(method.init(one_weight(9.0)), replies)
+    assert [value_of(state.models[f"cluster/{c}"]) for c in range(2)] == [2, 9]
+
+
+# --- LADD -------------------------------------------------------------------------------------
+
+# Logits in units of log 2: the cluster model says the image itself, (a, b, c), the teacher (2b, 0,
+# a/2). So of (2, 0, 0) the cluster says 4:1:1 and the teacher 1:1:2, of (0, 1, 0) the cluster says
+# 1:2:1 and the teacher 4:1:1. Only 4:1:1 is above the threshold.
+TEACHER = [[0.0, 2.0, 0.0], [0.0, 0.0, 0.0], [0.5, 0.0, 0.0]]
+IMAGES = [[2, 0, 0], [2, 0, 0], [2, 0, 0], [0, 1, 0]]
+SELF_TRAINED = LADD(LOOK, threshold=0.6, share=0.0)
+
+
+def ladd_message(**models: list[list[float]]) -> Record:
+    states = {name: {WEIGHT: torch.tensor(rows)} for name, rows in models.items()}
+    return Record(states, the_round(1))
+
+
+def test_ladd_learns_what_its_teacher_says_and_keeps_what_its_teacher_is_sure_of() -> None:
+    """Only the last image is kept, with the teacher's label 0, to which the cluster gives 1/4.
+
+    By the cluster model it would be the first three, with label 0 and a loss of log 6/4.
+    """
+    message = ladd_message(cluster=torch.eye(3).tolist(), teacher=TEACHER)
+    adapted = SELF_TRAINED.adapt(reader(), pixels_of(IMAGES), message, Record(), rng())
+    assert adapted.health["kept"] == 0.25
+    assert adapted.health["loss_ce"] == pytest.approx(math.log(4), rel=1e-5)
+    assert torch.equal(adapted.reply.models["local"][WEIGHT], torch.eye(3))
+
+
+def test_ladd_without_a_teacher_learns_from_its_start() -> None:
+    message = ladd_message(cluster=torch.eye(3).tolist())
+    adapted = SELF_TRAINED.adapt(reader(), pixels_of(IMAGES), message, Record(), rng())
+    assert adapted.health["kept"] == 0.75
+    assert adapted.health["loss_ce"] == pytest.approx(math.log(6 / 4), rel=1e-5)
+
+
+def test_ladds_teacher_from_round_0_on_is_sent_from_the_next_round() -> None:
+    """Cluster models 2, then 6: the teacher is their mean, and the start is still the last one."""
+    method = LADD(TRAINING, clustering="domain", teacher_start=0)
+    client = Client("a", "one")
+    state = method.init(one_weight(0.0))
+    assert set(method.send(state, client).models) == {"source"}
+    for local, teacher in ((2.0, 2.0), (6.0, 4.0)):
+        state = method.aggregate(state, {client: _reply(one_weight(local))})
+        message = method.send(state, client)
+        assert value_of(message.models["cluster"]) == local
+        assert value_of(message.models["teacher"]) == teacher
+
+
+def test_ladd_distils_the_source_models_word_on_the_kept_images_of_the_batch() -> None:
+    """Softened by ½, logits 2·log q say q. The batch is images 3, 2, 1, of which 2 is not kept.
+
+    image  source's q       student's -log₂ p   Σ q·(-log₂ p)
+    3      ½, ¼, ¼          1, 2, 2             1.5
+    1      ¼, ¼, ½          2, 1, 2             1.75
+
+    The mean over two images and three classes is 3.25/6·log 2 = 13/24·log 2; with the q of images
+    0, 1, 2 in the places of 3, 2, 1 it would be (1.75 + 1.75)/6·log 2.
+    """
+    source = 2 * logs(
+        [[1 / 4, 1 / 2, 1 / 4], [1 / 4, 1 / 4, 1 / 2], [1 / 4, 1 / 4, 1 / 2], [1 / 2, 1 / 4, 1 / 4]]
+    )
+    kept = torch.tensor([True, True, False, True])
+    student = logs([[1 / 2, 1 / 4, 1 / 4], [1 / 4, 1 / 4, 1 / 2], [1 / 4, 1 / 2, 1 / 4]])
+    losses = (
+        LADD(TRAINING, regularisation=0.7)._objective(source, kept).loss(a_step([3, 2, 1], student))
+    )
+    assert weighed(losses, "distillation") == pytest.approx([0.7, 13 / 24 * math.log(2)], rel=1e-5)
+
+
+def test_ladd_distils_what_it_remembers_and_not_what_its_teacher_says() -> None:
+    """The last image alone is kept; of it the source said nothing: q = ⅓ each.
+
+    The cluster says 1:2:1, so -log₂ p = 2, 1, 2, and the mean over classes of q·(-log p) is
+    (5/3)/3·log 2.
+    """
+    message = ladd_message(cluster=torch.eye(3).tolist(), teacher=TEACHER)
+    said = torch.tensor([[8.0, 0.0, 0.0]] * 3 + [[0.0, 0.0, 0.0]])
+    memory = Record(values={"source_logits": said})
+    adapted = SELF_TRAINED.adapt(reader(), pixels_of(IMAGES), message, memory, rng())
+    expected = 5 / 9 * math.log(2)
+    assert adapted.health["loss_distillation"] == pytest.approx(expected, rel=1e-5)
+    assert torch.equal(adapted.memory.values["source_logits"], said)
+
+
+def test_fedamps_sigma_waits_for_two_different_models() -> None:
+    """A client that was alone in the first round must not fix σ for good."""
+    method = FedAMP(TRAINING)
+    alone = {Client("a"): Record({"local": {"w": torch.tensor([0.0])}})}
+    state = method.aggregate(method.init({"w": torch.tensor([0.0])}), alone)
+    assert "sigma" not in state.values
+    assert state.values["attention/a"].tolist() == [1.0]
+    both = {**alone, Client("b"): Record({"local": {"w": torch.tensor([10.0])}})}
+    state = method.aggregate(state, both)
+    assert float(state.values["sigma"]) == 100.0  # (10 - 0)²
+
+
+def test_ladds_mean_teacher_does_not_count_a_round_without_replies() -> None:
+    method = LADD(TRAINING, teacher_start=0, clustering="domain")
+    state = method.init({"conv.weight": torch.zeros(1, 1, 1, 1)})
+
+    def replies(value: float) -> dict[Client, Record]:
+        weights = {"conv.weight": torch.full((1, 1, 1, 1), value)}
+        return {Client("a", "x"): Record({"local": weights}, {"samples": torch.tensor(1)})}
+
+    for answers in (replies(2.0), {}, replies(8.0)):
+        state = method.aggregate(state, answers)
+    assert int(state.values["taught"]) == 2
+    assert float(state.models["teacher/0"]["conv.weight"]) == 5.0  # (2 + 8) / 2
