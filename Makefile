@@ -23,7 +23,7 @@ test: $(STAMP) ## check style and types, then run all fast tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest --cov --cov-report=term:skip-covered --cov-report=json:.coverage.json
+	$(BIN)/pytest -n auto --maxprocesses=4 --cov --cov-report=term:skip-covered --cov-report=json:.coverage.json
 	$(BIN)/python tests/core_is_covered.py .coverage.json
 
 test-slow: $(STAMP) ## run the minutes-long tests, on real data where FEDWCA_TEST_DATA points to it

@@ -1,5 +1,6 @@
 """`fedwca reproduce`: run what a table of the paper needs, then show and save it."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +71,7 @@ class Reproduction:
         estimate = self._planned(cells)
         if dry:
             return
+        self._check_output()
         done = 0
         try:
             for cell in cells:
@@ -92,6 +94,16 @@ class Reproduction:
         self._say(f"{self.wanted.table} on {self.wanted.benchmark}, {self._extent(cells)}")
         self._say(f"{_cells(len(cells))}, {done} done, {left} left (an estimate)")
         return estimate
+
+    def _check_output(self) -> None:
+        """Hours of runs must not end in a folder that cannot be written."""
+        try:
+            self.output.mkdir(parents=True, exist_ok=True)
+            writable = os.access(self.output, os.W_OK)
+        except OSError:
+            writable = False
+        if not writable:
+            raise UserError(f"no table can be written into {self.output}: choose another --output")
 
     def _extent(self, cells: list[Cell]) -> str:
         rows = ", ".join(dict.fromkeys(cell.row for cell in cells))
@@ -195,7 +207,6 @@ class Reproduction:
 
     def _save(self, caption: str, grids: list[Grid], remarks: list[str], data: Grid) -> Path:
         stem = self.wanted.stem
-        self.output.mkdir(parents=True, exist_ok=True)
         contents = {
             "md": markdown_document(caption, grids, remarks),
             "csv": as_csv(data),

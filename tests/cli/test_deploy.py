@@ -13,6 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedwca.deploy.kit import expected_sites
+from fedwca.experiments.config import read_experiment
 
 Invoke = Callable[..., Any]
 THREE = ("--site", "a", "--site", "b", "--site", "c")
@@ -38,6 +39,7 @@ def test_init_makes_a_folder_for_the_server_and_for_each_site(invoke: Invoke) ->
         "deployment.toml",
         "fedwca-server.service",
         "keys",
+        "run.toml",
         "server.crt",
         "server.key",
         "start.sh",
@@ -85,6 +87,18 @@ def test_sites_are_added_and_nothing_else_changes(invoke: Invoke) -> None:
     refused(invoke("deploy", "init", "--site", "d"), "name new ones")
     refused(invoke("deploy", "init", "--site", "e", "--port", "1234"), "leave these options out")
     assert list(expected_sites(root)) == ["a", "b", "c", "d"]
+
+
+def test_the_run_that_init_suggests_is_the_revised_variant_and_needs_its_source(
+    invoke: Invoke,
+) -> None:
+    assert invoke(*INIT, *THREE, "--port", "9").code == 0
+    config = Path("deployment/server/run.toml")
+    experiment = read_experiment(config)
+    assert experiment.method_name == "fedwca"
+    assert experiment.method.rounds_between_weights == 5
+    assert experiment.deploy.wire == "float32"
+    refused(invoke("deploy", "run", str(config)), "no weights file")
 
 
 def test_plaintext_must_be_asked_for_and_is_warned_of(invoke: Invoke) -> None:

@@ -133,6 +133,7 @@ def _write_server(kit: ServerKit) -> None:
         own = server_certificate(ca, hosts)
         _write_pair(kit.folder / "ca.key", kit.folder / "ca.crt", ca)
         _write_pair(kit.folder / "server.key", kit.folder / "server.crt", own)
+    (kit.folder / "run.toml").write_text(_RUN, encoding="utf-8")
     _write_starters(kit.folder, "server", "", 'deploy server --folder "$HERE"')
 
 
@@ -163,6 +164,34 @@ def _write_starters(folder: Path, role: str, needs: str, words: str) -> None:
     unit = _UNIT.format(role=role, setting=setting)
     (folder / f"fedwca-{role}.service").write_text(unit, encoding="utf-8")
 
+
+_RUN = """\
+# A run over all sites. Edit it, then: fedwca deploy run run.toml
+
+[data]
+benchmark = "images"
+image_size = 256              # images are stored so large; the network sees 7/8 of it
+
+[model]
+backbone = "resnet18"
+
+[source]
+weights = "source.safetensors"    # a model with its class names, as any run of fedwca keeps one
+
+[method]
+name = "fedwca"
+rounds_between_weights = 5    # the revised variant: two models down instead of one for each cluster
+
+[training]
+rounds = 20
+
+[deploy]
+least_sites = 2               # a round needs so many answers
+start_seconds = 600           # the first round waits so long for all sites
+round_seconds = 3600          # a round closes after so long with those who have answered
+return_seconds = 90           # a site that was lost is waited for so long
+wire = "float32"              # "float16" halves the traffic
+"""
 
 _NEEDS_DATA = """\
 DATA="${1:-${DATA:?give the folder of the images of this site: ./start.sh /path/to/images}}"

@@ -14,6 +14,7 @@ from fedwca.deploy.roles import CONNECTION
 from fedwca.deploy.server import LOG, check_deployable, deployed_name
 from fedwca.errors import UserError
 from fedwca.experiments.config import Experiment
+from fedwca.experiments.runner import weights_files
 from fedwca.experiments.store import RunFolder
 from fedwca.files import write_atomically, write_json
 from fedwca.notes import Note
@@ -41,6 +42,7 @@ def start(kit: ServerKit, experiment: Experiment, runs: Path, cache: Path) -> No
     """Hand the experiment to the SuperLink."""
     check_flower()
     check_deployable(experiment)
+    weights_files(experiment)  # one that is not there is told now, not in a log
     if not is_open("127.0.0.1", kit.port):
         raise UserError(
             f"no server listens on port {kit.port}: start it with `fedwca deploy server "

@@ -55,7 +55,11 @@ def serve(
     check_deployable(experiment)
     benchmark = load_data(experiment, cache, tell.note, elsewhere=True)
     wire = {"deploy": {"wire": experiment.deploy.wire}}
-    identity = {**experiment.identity(), **wire, "digests": digests_of(experiment, benchmark)}
+    identity = {
+        **experiment.identity(),
+        **wire,
+        "digests": digests_of(experiment, benchmark),
+    }
     for warning in (*benchmark.warnings, *random_start(experiment)):
         tell.note(f"warning: {warning}")
     check_source(experiment, benchmark)

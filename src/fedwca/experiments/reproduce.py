@@ -125,9 +125,8 @@ def chosen_rows(wanted: Wanted) -> list[Row]:
     names = list(dict.fromkeys(name for row in rows for name in (row.name, row.method)))
     for name in wanted.methods:
         if name not in names:
-            raise UserError(
-                f"table {wanted.table!r} has no row {name!r}: {did_you_mean(name, names)}"
-            )
+            hint = "the table `all` has it" if name in METHODS else did_you_mean(name, names)
+            raise UserError(f"table {wanted.table!r} has no row {name!r}: {hint}")
     picked = wanted.methods or names
     return [row for row in rows if row.name in picked or row.method in picked]
 

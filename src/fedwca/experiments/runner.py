@@ -35,6 +35,7 @@ __all__ = [
     "load_data",
     "random_start",
     "run_experiment",
+    "weights_files",
 ]
 
 
@@ -87,12 +88,17 @@ def random_start(experiment: Experiment) -> list[str]:
 
 def digests_of(experiment: Experiment, benchmark: Benchmark) -> dict[str, Any]:
     """What the run reads besides its settings, so that a change of it is noticed."""
-    weights = {"source": experiment.source.weights, "model": experiment.model.weights}
-    for path in weights.values():
+    files = {name: file_digest(path) for name, path in weights_files(experiment).items()}
+    return {"data": benchmark.digests, "weights": files}
+
+
+def weights_files(experiment: Experiment) -> dict[str, Path]:
+    """The weights that the experiment is given, checked to be there."""
+    given = {"source": experiment.source.weights, "model": experiment.model.weights}
+    for path in given.values():
         if path is not None and not path.is_file():
             raise UserError(f"there is no weights file {path}: check the path")
-    files = {name: file_digest(path) for name, path in weights.items() if path is not None}
-    return {"data": benchmark.digests, "weights": files}
+    return {name: path for name, path in given.items() if path is not None}
 
 
 def load_data(
