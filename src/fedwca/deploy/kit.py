@@ -42,6 +42,11 @@ class ServerKit(NamedTuple):
         """Where Flower keeps its own files."""
         return self.folder / "flwr"
 
+    @property
+    def own_host(self) -> str:
+        """What the server's own machine reaches it by."""
+        return "127.0.0.1" if self.listen in ("0.0.0.0", "::") else self.listen
+
 
 class SiteKit(NamedTuple):
     """A site's folder, and what its site.toml says."""
@@ -129,7 +134,7 @@ def _write_server(kit: ServerKit) -> None:
     (kit.folder / "keys").mkdir(parents=True, exist_ok=True)
     if not kit.plaintext:
         ca = authority(f"fedwca {kit.address}")
-        hosts = list(dict.fromkeys([kit.address, "localhost", "127.0.0.1"]))
+        hosts = list(dict.fromkeys([kit.address, "localhost", "127.0.0.1", kit.own_host]))
         own = server_certificate(ca, hosts)
         _write_pair(kit.folder / "ca.key", kit.folder / "ca.crt", ca)
         _write_pair(kit.folder / "server.key", kit.folder / "server.crt", own)

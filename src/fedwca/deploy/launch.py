@@ -9,7 +9,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from fedwca.deploy.kit import ServerKit
-from fedwca.deploy.processes import check_flower, is_open, run_flower
+from fedwca.deploy.processes import Tail, check_flower, is_open, run_flower
 from fedwca.deploy.roles import CONNECTION
 from fedwca.deploy.server import LOG, check_deployable, deployed_name
 from fedwca.errors import UserError
@@ -43,7 +43,7 @@ def start(kit: ServerKit, experiment: Experiment, runs: Path, cache: Path) -> No
     check_flower()
     check_deployable(experiment)
     weights_files(experiment)  # one that is not there is told now, not in a log
-    if not is_open("127.0.0.1", kit.port):
+    if not is_open(kit.own_host, kit.port):
         raise UserError(
             f"no server listens on port {kit.port}: start it with `fedwca deploy server "
             f"--folder {kit.folder.parent}`, and run this beside it"
@@ -134,7 +134,7 @@ def follow(kit: ServerKit, experiment: Experiment, runs: Path, note: Note) -> Ru
     """Tell what the run's log says, until it ends; UserError if it ends badly."""
     folder = RunFolder(runs / deployed_name(experiment))
     wanted = read_json(kit.folder / JOB)["id"]
-    log = _Tail(folder.path / LOG, note)
+    log = Tail(folder.path / LOG, note)
     begun = time.monotonic()
     while True:
         log.read()
@@ -154,25 +154,6 @@ def follow(kit: ServerKit, experiment: Experiment, runs: Path, note: Note) -> Ru
         if not mine and time.monotonic() > begun + _START:
             raise UserError("the run has not begun: see superlink.log in the server's folder")
         time.sleep(0.5)
-
-
-class _Tail:
-    """Tells the new lines of a growing file."""
-
-    def __init__(self, path: Path, note: Note) -> None:
-        self._path, self._note = path, note
-        self._read = path.stat().st_size if path.exists() else 0
-
-    def read(self) -> None:
-        if not self._path.exists():
-            return
-        with self._path.open("rb") as file:
-            file.seek(self._read)
-            fresh = file.read()
-        whole, newline, _ = fresh.rpartition(b"\n")
-        self._read += len(whole) + len(newline)
-        for line in whole.decode(errors="replace").splitlines():
-            self._note(line)
 
 
 def under_way(kit: ServerKit) -> bool:

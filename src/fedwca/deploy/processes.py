@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from fedwca.errors import UserError
 from fedwca.notes import Note
 
 __all__ = [
+    "Tail",
     "Stopped",
     "check_flower",
     "flower",
@@ -34,6 +36,7 @@ _OFFLINE = {
     "UV_OFFLINE": "1",
 }
 _LONGEST_PAUSE = 30.0
+_LARGEST_LOG = 20_000_000
 
 
 class Stopped(Exception):  # noqa: N818 (nothing went wrong)
@@ -114,7 +117,7 @@ def keep_running(
             code = _run_once(command(), home, log, more, while_up)
             if time.monotonic() - started > 60:
                 pause = 1.0
-            note(f"{Path(command()[0]).name} ended ({code}), see {log}; it is started again")
+            note(f"{log.stem} ended ({code}: {_last_words(log)}) and is started again; see {log}")
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -136,10 +139,47 @@ def _run_once(
         try:
             while child.poll() is None:
                 while_up()
+                _trim(log)
                 time.sleep(1)
             return child.returncode
         finally:
             _end(child)
+
+
+def _last_words(log: Path) -> str:
+    """The last thing in a log that tells why: an error, or else whatever came last."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines[-40:] if "Error" in line or "ERROR" in line]
+    return (errors or lines or ["nothing said"])[-1][-200:]
+
+
+def _trim(log: Path) -> None:
+    """Flower notes every request: keep the last part of that and the one before it."""
+    if log.stat().st_size > _LARGEST_LOG:
+        shutil.copyfile(log, log.with_suffix(".log.1"))
+        os.truncate(log, 0)  # the child appends, so it goes on from there
+
+
+class Tail:
+    """Tells the new lines of a growing file."""
+
+    def __init__(self, path: Path, note: Note) -> None:
+        self._path, self._note = path, note
+        self._read = path.stat().st_size if path.exists() else 0
+
+    def read(self) -> None:
+        """Tell what has come since the last time."""
+        if not self._path.exists():
+            return
+        if self._path.stat().st_size < self._read:  # it was trimmed
+            self._read = 0
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            fresh = file.read()
+        whole, newline, _ = fresh.rpartition(b"\n")
+        self._read += len(whole) + len(newline)
+        for line in whole.decode(errors="replace").splitlines():
+            self._note(line)
 
 
 def _end(child: "subprocess.Popen[bytes]") -> None:

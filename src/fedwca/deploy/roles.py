@@ -8,6 +8,7 @@ from typing import Any
 from fedwca.deploy.kit import ServerKit, SiteKit, server_kit
 from fedwca.deploy.processes import (
     Stopped,
+    Tail,
     check_flower,
     flower,
     free_port,
@@ -30,7 +31,7 @@ _LOOK = 10.0  # seconds between looks for new sites
 def run_server(kit: ServerKit, note: Note) -> None:
     """Keep the SuperLink up and every site's key registered, until stopped."""
     check_flower()
-    if is_open("127.0.0.1", kit.port):
+    if is_open(kit.own_host, kit.port):
         raise UserError(
             f"something listens on port {kit.port} already: is this server running? stop it first"
         )
@@ -72,7 +73,7 @@ def _configure(kit: ServerKit) -> None:
     )
     text = (
         f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
-        f'address = "127.0.0.1:{kit.port}"\n{how}\n'
+        f'address = "{kit.own_host}:{kit.port}"\n{how}\n'
     )
     write_atomically(kit.home / "config.toml", text.encode())
 
@@ -86,7 +87,7 @@ class _Door:
         self._next = 0.0
 
     def look(self) -> None:
-        if time.monotonic() < self._next or not is_open("127.0.0.1", self._kit.port):
+        if time.monotonic() < self._next or not is_open(self._kit.own_host, self._kit.port):
             return
         if not self.registered:
             self._note(f"the server is up on port {self._kit.port}")
@@ -122,13 +123,15 @@ def run_site(kit: SiteKit, local: dict[str, Any], note: Note) -> None:
     check_flower()
     write_json(kit.folder / "local.json", local)
     note(f"site {kit.site}: connecting to {kit.address}:{kit.port}")
+    log = kit.folder / "supernode.log"
+    tail = Tail(log, lambda line: note("connected") if "SuperNode ID:" in line else None)
     try:
         keep_running(
             lambda: _supernode(kit),
             kit.home,
-            kit.folder / "supernode.log",
+            log,
             {SITE_FOLDER: str(kit.folder)},
-            lambda: None,
+            tail.read,
             note,
         )
     except Stopped:

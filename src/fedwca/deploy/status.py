@@ -19,7 +19,7 @@ HEADER = ["site", "there", "images", "cluster", "accuracy", "confidence", "last 
 
 def server_lines(kit: ServerKit) -> Iterator[str]:
     """The server in a few words: is it up, and how is it secured."""
-    up = is_open("127.0.0.1", kit.port)
+    up = is_open(kit.own_host, kit.port)
     how = "in plaintext, no keys" if kit.plaintext else "TLS and node keys"
     yield f"server {kit.address}:{kit.port} ({how}): {'up' if up else 'down'}"
 
