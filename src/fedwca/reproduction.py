@@ -80,6 +80,8 @@ class Reproduction:
         finally:
             if done_of(cells, self.runs):
                 self._present(cells, whole=done == len(cells))
+        for cell in cells:
+            self._read(cell)  # a damaged one was left out above: say so at last
 
     def _planned(self, cells: list[Cell]) -> Estimate | None:
         """Check the data, say what is to be done; None if nothing is."""
@@ -162,14 +164,16 @@ class Reproduction:
 
     def _finished(self, cell: Cell) -> RunView | None:
         """The run of a cell, if it is done, readable, and of these very settings."""
-        if not done_of([cell], self.runs):
-            return None
         try:
-            run = read_run(self.runs / cell.experiment.name)
-            fits = resolve(run.settings).name == cell.experiment.name
+            return self._read(cell) if done_of([cell], self.runs) else None
         except UserError:
-            return None  # whoever runs the cell says what is wrong with it
-        return run if fits else None
+            return None
+
+    def _read(self, cell: Cell) -> RunView:
+        run = read_run(self.runs / cell.experiment.name)
+        if resolve(run.settings).name != cell.experiment.name:
+            raise UserError(f"{run.path} holds a run of other settings: move it away")
+        return run
 
     def _title(self) -> str:
         return f"{self.wanted.table} on {self.wanted.benchmark}: {TABLES[self.wanted.table].about}"
@@ -198,7 +202,7 @@ class Reproduction:
                 "three runs in a row share a source model, so seeds are not independent and p is "
                 "rather too small"
             )
-        if not whole:
+        if not whole or len(outcome.runs) < len(cells):
             found.append(
                 f"{len(outcome.runs)} of {_cells(len(cells))} are done; – stands for none, … for "
                 "some of the seeds, and the same command goes on"

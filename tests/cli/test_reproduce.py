@@ -88,7 +88,7 @@ def test_interrupted_resumed_and_not_run_again(
     assert "3 of 8 cells done, " in stopped.out
     assert "3 of 8 cells are done" in stopped.out
     tables = tmp_path / "runs" / "tables"
-    assert "| fedavg |" in (tables / "main-mini-digits-tiny.md").read_text()
+    assert "| fedavg |" in part_of(tables, "main", "md").read_text()
     assert "…" in stopped.out
     assert "–" in stopped.out
 
@@ -101,15 +101,44 @@ def test_interrupted_resumed_and_not_run_again(
     assert "2 clients a domain" in said.out
     assert early.items() <= written(tmp_path / "runs").items()
     for suffix in ("md", "csv", "tex"):
-        assert (tables / f"main-mini-digits-tiny.{suffix}").stat().st_size > 100
+        assert part_of(tables, "main", suffix).stat().st_size > 100
 
     before = written(tmp_path / "runs")
     again = invoke("reproduce", *TWO_ROWS, cache, "--output", "elsewhere")
     assert "8 cells, all done" in again.out
     assert written(tmp_path / "runs") == before
-    text = Path("elsewhere/main-mini-digits-tiny.csv").read_text()
-    assert text == (tables / "main-mini-digits-tiny.csv").read_text()
+    text = part_of(Path("elsewhere"), "main", "csv").read_text()
+    assert text == part_of(tables, "main", "csv").read_text()
     assert text.count("\n") == 1 + 2 * 3
+
+
+def part_of(tables: Path, table: str, suffix: str) -> Path:
+    """The file of a table that was asked for in part: it may not take the whole one's name."""
+    (path,) = tables.glob(f"{table}-mini-digits-tiny-part-*.{suffix}")
+    return path
+
+
+def test_a_damaged_cell_is_named_and_the_others_are_shown(
+    invoke: Invoke, cache: str, tmp_path: Path
+) -> None:
+    assert invoke("reproduce", *TWO_ROWS, cache).code == 0
+    damaged = sorted((tmp_path / "runs").glob("*-s1-*/result.json"))[0]
+    damaged.write_text("{")
+    said = invoke("reproduce", *TWO_ROWS, cache)
+    assert said.code == 2
+    assert "damaged" in said.err
+    assert "7 of 8 cells are done" in said.out
+    assert "…" in part_of(tmp_path / "runs" / "tables", "main", "md").read_text()
+
+
+def test_an_output_that_cannot_be_written_is_told_before_anything_is_run(
+    invoke: Invoke, cache: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    said = invoke("reproduce", *TWO_ROWS, cache, "--output", "file/tables")
+    assert said.code == 2
+    assert "choose another --output" in said.err
+    assert not (tmp_path / "runs").exists()
 
 
 def test_the_whole_main_table(invoke: Invoke, cache: str) -> None:
@@ -127,7 +156,7 @@ def test_clusters_by_layer(invoke: Invoke, cache: str) -> None:
     code, said, told = invoke("reproduce", "layers", *TINY, cache)
     assert code == 0, told
     assert "sizes by domain" in said
-    assert Path("runs/tables/layers-mini-digits-tiny.tex").is_file()
+    assert part_of(Path("runs/tables"), "layers", "tex").is_file()
 
 
 def test_ours_is_tested_against_the_best_other(invoke: Invoke, cache: str) -> None:
