@@ -52,10 +52,9 @@ def start(kit: ServerKit, experiment: Experiment, runs: Path, cache: Path) -> No
         raise UserError(
             "a run is under way: see `fedwca deploy status`, or end it with `fedwca deploy stop`"
         )
-    settings = {**experiment.settings(), "deploy": experiment.deploy.model_dump(mode="json")}
     job = {
         "id": uuid.uuid4().hex,
-        "settings": settings,
+        "settings": experiment.deployed_settings(),
         "runs": str(runs.absolute()),
         "cache": str(cache.absolute()),
     }

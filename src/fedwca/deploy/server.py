@@ -64,9 +64,8 @@ def serve(
         tell.note(f"warning: {warning}")
     check_source(experiment, benchmark)
     model = blank_model(experiment, benchmark)
-    settings = {**experiment.settings(), "deploy": experiment.deploy.model_dump(mode="json")}
     path = runs / deployed_name(experiment)
-    with RunFolder.open(path, settings, identity) as folder:
+    with RunFolder.open(path, experiment.deployed_settings(), identity) as folder:
         folder.clean()
         kept = folder.path / "source.safetensors"
         source_model(experiment, benchmark, model, kept, cache, tell.note)

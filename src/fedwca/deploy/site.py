@@ -30,8 +30,6 @@ from fedwca.errors import UserError
 from fedwca.files import write_atomically
 from fedwca.machine import cores
 from fedwca.methods.base import Method, Record
-from fedwca.methods.inference import load
-from fedwca.methods.shot import own_of
 from fedwca.models import DomainModel, save_weights
 from fedwca.notes import Note
 
@@ -90,10 +88,11 @@ def _work(
     job = _checked_job(records, method, model, folder.memory_before(request.round))
     site = Site(model, method, {here.site: images}, plan.seed)
     with threads(here.threads or cores()):
-        done = site.work(here.site, request.round, job)
-        if job.offered is not None:
-            _keep_model(model, method, images, job, folder, plan)
-    reply, sent = _reply(here.site, done, request, came)
+        evaluation = site.score(here.site, job)
+        if evaluation is not None:  # the model that the site uses from now on, for whoever needs it
+            save_weights(model, folder.path / "model.safetensors", classes=plan.classes)
+        done = site.work(here.site, request.round, job._replace(offered=None))
+    reply, sent = _reply(here.site, done._replace(evaluation=evaluation), request, came)
     if done.adapted is not None:
         folder.keep_memory(request.round, done.adapted.memory)
     folder.keep_shelf({**came, **sent})
@@ -125,21 +124,6 @@ def _checked_job(
         # The server takes it that the site has a model, but its disk was lost: it begins anew.
         message = Record({"source": offered}, message.values)
     return Job(message, offered, memory)
-
-
-def _keep_model(
-    model: DomainModel,
-    method: Method,
-    images: ClientData,
-    job: Job,
-    folder: "SiteFolder",
-    plan: Plan,
-) -> None:
-    """Write the model that the site uses from now on, ready to be loaded by whoever needs it."""
-    assert job.offered is not None
-    deployed = method.personal(job.offered, job.memory)
-    load(model, deployed, images.train, method.training.batch_norm, own_of(job.memory))
-    save_weights(model, folder.path / "model.safetensors", classes=plan.classes)
 
 
 def _reply(site: str, done: Answer, request: Request, came: Tensors) -> tuple[Reply, Tensors]:

@@ -47,13 +47,16 @@ class Site:
 
     def work(self, name: str, round: int, job: Job) -> Answer:
         """A client's half of an exchange."""
-        evaluation = None
-        if job.offered is not None:
-            deployed = self.method.personal(job.offered, job.memory)
-            evaluation = self.evaluate(name, deployed, job.memory)
+        evaluation = self.score(name, job)
         if job.message is None:
             return Answer(None, evaluation)
         return Answer(self.adapt(name, round, job.message, job.memory), evaluation)
+
+    def score(self, name: str, job: Job) -> Evaluation | None:
+        """How the client does with what it is offered, which the model holds afterwards."""
+        if job.offered is None:
+            return None
+        return self.evaluate(name, self.method.personal(job.offered, job.memory), job.memory)
 
     def adapt(self, name: str, round: int, message: Record, memory: Record) -> Adapted:
         """Run the client's half of a round."""

@@ -181,6 +181,10 @@ class Experiment(_Section):
             "run": self.run.model_dump(mode="json"),
         }
 
+    def deployed_settings(self) -> Table:
+        """All settings of a run over many machines."""
+        return {**self.settings(), "deploy": self.deploy.model_dump(mode="json")}
+
     def identity(self) -> Table:
         """The settings without those that change nothing but speed."""
         settings = self.settings()
