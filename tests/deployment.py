@@ -1,15 +1,52 @@
 """A deployment of real processes on this machine: started, watched, and ended to the last one."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
+import torch
+
+from fedwca.data.image_files import object_transform
 from fedwca.deploy.processes import free_port
+from fedwca.models import DomainModel, build_model
 
 FEDWCA = str(Path(sys.executable).with_name("fedwca"))
+SITES = ["bay", "hill", "mill"]
+SIZE = 24
+
+
+def source_model(classes: tuple[str, ...]) -> DomainModel:
+    torch.manual_seed(3)
+    model = build_model(
+        "lenet", len(classes), image_size=object_transform(SIZE).crop, bottleneck=16
+    )
+    model.freeze_classifier()
+    return model.to(memory_format=torch.channels_last).eval()  # type: ignore[call-overload, no-any-return]
+
+
+def settings(method: str, weights: Path, rounds: int) -> dict[str, dict[str, object]]:
+    return {
+        "data": {"benchmark": "images", "image_size": SIZE},
+        "model": {"backbone": "lenet", "bottleneck": 16},
+        "source": {"weights": str(weights)},
+        "method": {"name": method},
+        "training": {"rounds": rounds, "epochs": 1, "lr": 0.01, "batch_size": 16},
+        "deploy": {"least_sites": 3, "start_seconds": 120, "round_seconds": 120},
+    }
+
+
+def write_toml(path: Path, content: dict[str, dict[str, object]]) -> Path:
+    lines = []
+    for section, values in content.items():
+        lines += [f"[{section}]", *(f"{k} = {json.dumps(v)}" for k, v in values.items())]
+    path.write_text("\n".join(lines))
+    return path
 
 
 class Deployment:
@@ -34,21 +71,26 @@ class Deployment:
         assert "Traceback" not in done.stderr, done.stderr
         return done
 
-    def start(self) -> None:
-        """The server, and every site with its images and its test images."""
+    def start(self, environments: Mapping[str, dict[str, str]] = MappingProxyType({})) -> None:
+        """The server, and every site with its images and its test images.
+
+        `environments` has variables to add for a site.
+        """
         self._spawn("server")
         for site in self.sites:
             data, test = self.images / "images" / site, self.images / "test" / site
             where = ["--data", str(data), "--test", str(test)]
             # One thread, as the simulator has: more would round otherwise.
-            self._spawn("client", "--site", site, *where, "--threads", "1")
+            more = environments.get(site, {})
+            self._spawn("client", "--site", site, *where, "--threads", "1", **more)
 
-    def _spawn(self, *words: str) -> None:
+    def _spawn(self, *words: str, **environment: str) -> None:
         with (self.folder / f"{'-'.join(words[:3])}.out").open("wb") as log:
             child = subprocess.Popen(
                 [FEDWCA, "deploy", *words, "--folder", str(self.folder)],
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                env={**os.environ, **environment},
             )
         self._started.append(child)
 

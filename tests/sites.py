@@ -10,11 +10,11 @@ from flwr.supercore.task_identity import TaskIdentity
 from PIL import Image
 
 from fedwca.core.params import State, clone
-from fedwca.data.augment import DIGITS
+from fedwca.data.augment import DIGITS, Transform
 from fedwca.data.domains import Benchmark
 from fedwca.data.images import ClientData
 from fedwca.data.site_images import SitePaths, site_images
-from fedwca.deploy.plan import Plan
+from fedwca.deploy.plan import Plan, plan_of
 from fedwca.deploy.site import Here, answer
 from fedwca.engines.flower import FlowerEngine, Rules, SiteFacts, Task
 from fedwca.engines.flower_messages import Reply, Request
@@ -65,10 +65,10 @@ def settings(method: str, **training: Any) -> Experiment:
     )
 
 
-def plan_for(experiment: Experiment, classes: tuple[str, ...]) -> Plan:
-    from fedwca.deploy.plan import plan_of
-
-    return plan_of(experiment, classes, DIGITS)
+def plan_for(
+    experiment: Experiment, classes: tuple[str, ...], transform: Transform = DIGITS
+) -> Plan:
+    return plan_of(experiment, classes, transform)
 
 
 @dataclass
@@ -167,17 +167,18 @@ def engine_for(
     *,
     rules: Rules = QUICK,
     wire: Wire = "float32",
+    transform: Transform = DIGITS,
 ) -> tuple[FlowerEngine, Told]:
     told = Told()
     state = clone(model.state_dict())
-    vectors, width = model.classifier_weight().shape
+    plan = plan_for(experiment, classes, transform)
     task = Task(
         run="run-1",
-        plan=plan_for(experiment, classes).model_dump_json(),
+        plan=plan.model_dump_json(),
         method=experiment.method,
         features=clone(model.feature_state()),
         classifier={n: t for n, t in state.items() if n.startswith("classifier.")},
-        sizes={"M": vectors, "q": width},
+        sizes=plan.sizes(model),
         wire=wire,
     )
     engine = FlowerEngine(grid, task, rules, lambda: expected, told.notes.append, told.sites.update)

@@ -9,9 +9,10 @@ import torch
 
 from federation import final_models, run, same
 from fedwca.core.params import State, clone
+from fedwca.core.style import style_length
 from fedwca.data.images import ClientData, UnlabeledImages
 from fedwca.engines.records import load_records, save_records
-from fedwca.engines.wire import check_record
+from fedwca.engines.wire import check_message, check_reply, check_size, pack
 from fedwca.methods import METHODS, Client, Method, Record, Training
 from fedwca.models import DomainModel
 
@@ -56,11 +57,14 @@ def test_only_what_is_declared_travels(
     model = new_model()
     template = clone(model.feature_state())
     classes, features = model.classifier_weight().shape
+    sizes = {"M": classes, "q": features, "S": style_length(16)}
     log = run(method, model, tiny_clients)
     for messages, answers in zip(log.messages, log.replies, strict=True):
         for client, message in messages.items():
-            sizes = check_record(message, method.sends, template, {"M": classes, "q": features})
-            check_record(answers[client].reply, method.replies, template, sizes)
+            check_message(message, method.sends, template, sizes)
+            due, reply = method.replies(message), answers[client].reply
+            check_reply(reply, due, template, sizes)
+            check_size(pack({"reply": reply})[0], due, template, sizes)
 
 
 @every_method

@@ -7,58 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from deployment import Deployment
+from deployment import SITES, SIZE, Deployment, settings, source_model, write_toml
 from fedwca.core.params import clone, distance
-from fedwca.data.domains import Benchmark
 from fedwca.data.image_files import object_transform
 from fedwca.data.site_images import site_images
 from fedwca.engines.simulator import Simulator
 from fedwca.experiments.config import resolve
 from fedwca.methods import METHODS, Client, Record
-from fedwca.models import DomainModel, build_model, load_weights, read_class_names, save_weights
-from sites import Told, paths_of, run_rounds, write_images
+from fedwca.models import load_weights, read_class_names
+from sites import Told, paths_of, run_rounds
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are told by /proc")
-SITES = ["bay", "hill", "mill"]
-SIZE = 24
-
-
-def source_model(classes: tuple[str, ...]) -> DomainModel:
-    torch.manual_seed(3)
-    model = build_model(
-        "lenet", len(classes), image_size=object_transform(SIZE).crop, bottleneck=16
-    )
-    model.freeze_classifier()
-    return model.to(memory_format=torch.channels_last).eval()  # type: ignore[call-overload, no-any-return]
-
-
-def settings(method: str, weights: Path, rounds: int) -> dict[str, dict[str, object]]:
-    return {
-        "data": {"benchmark": "images", "image_size": SIZE},
-        "model": {"backbone": "lenet", "bottleneck": 16},
-        "source": {"weights": str(weights)},
-        "method": {"name": method},
-        "training": {"rounds": rounds, "epochs": 1, "lr": 0.01, "batch_size": 16},
-        "deploy": {"least_sites": 3, "start_seconds": 120, "round_seconds": 120},
-    }
-
-
-def write_toml(path: Path, content: dict[str, dict[str, object]]) -> Path:
-    lines = []
-    for section, values in content.items():
-        lines += [f"[{section}]", *(f"{k} = {json.dumps(v)}" for k, v in values.items())]
-    path.write_text("\n".join(lines))
-    return path
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory, tiny_benchmark: Benchmark) -> Path:
-    folder = tmp_path_factory.mktemp("images")
-    domains = dict(zip(["clean", *SITES], [*tiny_benchmark.domains.values()] * 2, strict=False))
-    world = Benchmark("tiny", tiny_benchmark.classes, domains, tiny_benchmark.transform)
-    assert write_images(folder, world, count=30, test=10) == SITES
-    save_weights(source_model(world.classes), folder / "source.safetensors", classes=world.classes)
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from federation import same
 from fedwca.data.domains import Benchmark
 from fedwca.engines.flower import FlowerEngine, Rules
 from fedwca.engines.flower_messages import Reply, Request
-from fedwca.engines.wire import pack
 from fedwca.errors import UserError
-from fedwca.methods.base import Record
 from fedwca.models import DomainModel
+from mischief import TRICKS, Program, play_tricks
 from sites import (
     QUICK,
     FakeGrid,
@@ -31,7 +29,6 @@ from sites import (
 )
 
 NewModel = Callable[[], DomainModel]
-Program = Callable[[Request], Reply]
 HASTY = replace(QUICK, round_seconds=1.0)
 
 
@@ -192,39 +189,35 @@ def test_a_name_that_nobody_expects_and_a_foreign_key_are_refused(world: World) 
     assert any("stranger cannot take part: no site of this" in note for note in told.notes)
 
 
-def test_an_answer_under_another_name_is_refused(world: World) -> None:
-    site = world.grid.sites[1]
-
-    def liar(request: Request) -> Reply:
-        reply = site(request)
-        return reply if request.kind == "join" else replace(reply, site="dim")
-
-    world.grid.sites[1] = liar
-    engine, told = world.engine()
-    world.run(engine, told)
-    assert any("it came from 'dim'" in note for note in told.notes)
-    assert [list(line["clients"]) for line in told.lines] == [["dim"]] * 4
+def after_round_0(program: Program, then: Program) -> Program:
+    return lambda request: (program if request.round == 0 else then)(request)
 
 
-def test_a_reply_that_is_not_what_the_method_declares_is_refused(world: World) -> None:
-    site = world.grid.sites[1]
+@pytest.mark.parametrize("trick", TRICKS)
+def test_a_wrong_answer_is_refused_and_harms_nobody(world: World, trick: str) -> None:
+    honest = world.grid.sites[1]
+    gone = after_round_0(honest, lambda request: Reply("noisy", problem="gone"))
+    world.grid.sites[1] = gone
+    wanted = world.run(*world.engine("fedwca"))
 
-    def broken(request: Request) -> Reply:
-        reply = site(request)
-        if not reply.adapted:
-            return reply
-        weights = {n: torch.full_like(t, torch.nan) if t.is_floating_point() else t
-                   for n, t in world.new_model().feature_state().items()}  # fmt: skip
-        parcel, _ = pack({"reply": Record({"local": weights}, {"samples": torch.tensor(24)})})
-        return replace(reply, parcel=parcel)
-
-    world.grid.sites[1] = broken
-    engine, told = world.engine()
+    world.folder = world.folder / "again"
+    world.grid.sites = {
+        0: site_program(world.folder.parent, "dim", world.folder),
+        1: play_tricks(
+            site_program(world.folder.parent, "noisy", world.folder),
+            [trick],
+            world.folder.parent / "played",
+        ),
+    }
+    engine, told = world.engine("fedwca")
     kept = world.run(engine, told)
-    assert any("noisy failed: its answer is refused" in note for note in told.notes)
-    assert "not finite" in told.sites["noisy"]["problem"] or told.sites["noisy"]["answered"] == 3
-    for part in kept[-1].state.models["global"].values():
-        assert bool(part.isfinite().all())
+    refused = [note for note in told.notes if "noisy failed: its answer is refused" in note]
+    assert len(refused) == 6 or trick == "log"  # three tries in each of two rounds
+    assert all(TRICKS[trick].reason in note for note in told.notes if "noisy failed" in note)
+    assert TRICKS[trick].reason in told.sites["noisy"]["problem"]
+    assert [set(line["clients"]) for line in told.lines][1:3] == [{"dim"}, {"dim"}]
+    for name, state in wanted[-1].state.models.items():
+        assert same(state, kept[-1].state.models[name])
 
 
 def test_a_run_ends_with_a_sentence_where_no_site_can_work(world: World) -> None:
@@ -235,7 +228,7 @@ def test_a_run_ends_with_a_sentence_where_no_site_can_work(world: World) -> None
 
     world.grid.sites = {0: fails}
     engine, told = world.engine(expected={"dim": ""})
-    with pytest.raises(UserError, match=r"dim failed 3 times \(the disk is full: make room\)"):
+    with pytest.raises(UserError, match=r"dim failed 3 times \(round 0: the disk is full"):
         world.run(engine, told)
 
 

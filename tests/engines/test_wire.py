@@ -12,12 +12,14 @@ from fedwca.engines.wire import (
     MissingError,
     Parcel,
     WireError,
-    check_record,
+    check_message,
+    check_reply,
+    check_size,
     check_state,
     pack,
     unpack,
 )
-from fedwca.methods.base import COUNT, MODEL, Models, Numbers, Record
+from fedwca.methods.base import COUNT, MODEL, SAMPLES, Numbers, Record, shares
 
 
 def state(value: float) -> State:
@@ -111,25 +113,33 @@ def test_a_changed_or_cut_parcel_is_refused() -> None:
             unpack(Parcel(places, parcel.blob), {})
 
 
-DECLARED = {
-    "cluster": MODEL,
-    "soft/*": Models("C"),
-    "round": COUNT,
-    "alpha": Numbers(torch.float64, ("C",)),
-    "prototypes": Numbers(torch.float32, ("K", "M", 2)),
+SENDS = {"cluster": MODEL, "soft/*": MODEL, "round": COUNT}
+REPLIES = {
+    "local": MODEL,
+    "samples": SAMPLES,
+    "alpha": shares(2),
+    "prototypes": Numbers(torch.float32, ("M", 2), least=-1, most=1),
 }
 
 
-def check(models: dict[str, State] | None = None, **values: Tensor) -> dict[str, int]:
-    return check_record(Record(models or {}, values), DECLARED, state(0.0), {"M": 3})
+def right() -> dict[str, Tensor]:
+    return {
+        "samples": torch.tensor(7),
+        "alpha": torch.tensor([0.25, 0.75]).double(),
+        "prototypes": torch.zeros(3, 2),
+    }
 
 
-def test_what_is_declared_passes_and_its_letters_are_counted() -> None:
-    sizes = check({"cluster": state(1.0), "soft/0": state(1.0), "soft/1": state(2.0)})
-    assert sizes == {"M": 3, "C": 2}
-    reply = Record(values={"alpha": torch.tensor([0.5, 0.5]).double()})
-    check_record(reply, DECLARED, state(0.0), sizes)
-    check(prototypes=torch.zeros(9, 3, 2), round=torch.tensor(1))
+def check(values: dict[str, Tensor], models: dict[str, State] | None = None) -> None:
+    record = Record({"local": state(1.0)} if models is None else models, values)
+    check_reply(record, REPLIES, state(0.0), {"M": 3})
+
+
+def test_what_is_declared_passes() -> None:
+    check(right())
+    message = Record({"soft/0": state(1.0), "soft/1": state(2.0)}, {"round": torch.tensor(1)})
+    check_message(message, SENDS, state(0.0), {})
+    check_message(Record(), SENDS, state(0.0), {})
 
 
 @pytest.mark.parametrize(
@@ -139,22 +149,43 @@ def test_what_is_declared_passes_and_its_letters_are_counted() -> None:
         ({"alpha": torch.tensor([0.5, 0.5])}, "torch.float32"),
         ({"alpha": torch.tensor([0.5, math.nan]).double()}, "not finite"),
         ({"alpha": torch.tensor(1.0).double()}, "not torch.float64"),
-        ({"round": torch.tensor([1])}, "not torch.int64"),
-        ({"prototypes": torch.zeros(9, 4, 2)}, "\\[K, 3, 2\\]"),
-        ({"label": torch.tensor(1)}, "'label' is not declared"),
-        ({"cluster": torch.tensor(1)}, "'cluster' is not declared"),
+        ({"alpha": torch.tensor([0.5, 0.6]).double()}, "'alpha' sums to 1.1, not 1"),
+        ({"alpha": torch.tensor([-0.5, 1.5]).double()}, "'alpha' leaves 0 to 1"),
+        ({"samples": torch.tensor([1])}, "not torch.int64"),
+        ({"samples": torch.tensor(0)}, "'samples' leaves 1 to"),
+        ({"prototypes": torch.zeros(4, 2)}, "\\[3, 2\\]"),
+        ({"prototypes": torch.full((3, 2), 9.0)}, "leaves -1 to 1"),
+        ({"label": torch.tensor(1)}, "the value 'label' is not declared"),
+        ({"local": torch.tensor(1)}, "the value 'local' is not declared"),
     ],
 )
 def test_other_values_are_refused(values: dict[str, Tensor], wrong: str) -> None:
     with pytest.raises(WireError, match=wrong):
-        check({"soft/0": state(1.0), "soft/1": state(2.0)}, **values)
+        check({**right(), **values})
+
+
+@pytest.mark.parametrize("name", ["samples", "alpha", "prototypes"])
+def test_what_is_missing_is_named(name: str) -> None:
+    with pytest.raises(WireError, match=f"'{name}' is missing"):
+        check({n: v for n, v in right().items() if n != name})
+    with pytest.raises(WireError, match="'local' is missing"):
+        check(right(), models={})
+
+
+def test_what_is_larger_than_any_right_reply_is_not_even_opened() -> None:
+    fits, _ = pack({"reply": Record({"local": state(1.0)}, right())})
+    check_size(fits, REPLIES, state(0.0), {"M": 3})
+    for junk in (Parcel("[]", bytes(200_000_000)), Parcel("[" * 50_000, b"")):
+        with pytest.raises(WireError, match=r"bytes large, where [0-9,]+ are enough"):
+            check_size(junk, REPLIES, state(0.0), {"M": 3})
 
 
 def test_other_models_are_refused() -> None:
-    with pytest.raises(WireError, match="'local' is not declared"):
-        check({"local": state(1.0)})
-    with pytest.raises(WireError, match="'round' is not declared"):
-        check({"round": state(1.0)})
+    with pytest.raises(WireError, match="the model 'second' is not declared"):
+        check(right(), {"local": state(1.0), "second": state(1.0)})
+    for name in ("local", "round"):
+        with pytest.raises(WireError, match=f"the model '{name}' is not declared"):
+            check_message(Record({name: state(1.0)}), SENDS, state(0.0), {})
     fine = state(1.0)
     for part, tensor in {
         "conv.weight": torch.zeros(2, 3, 1),

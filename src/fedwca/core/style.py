@@ -6,12 +6,13 @@ Shenaj et al.: Learning Across Domains and Devices, WACV 2023. The server cluste
 import torch
 from torch import Tensor
 
-__all__ = ["amplitude_style", "style_clusters"]
+__all__ = ["amplitude_style", "style_clusters", "style_length"]
 
+_BAND = 0.05  # LADD's window
 _MOST_CLUSTERS = 19  # LADD searches up to 19
 
 
-def amplitude_style(images: Tensor, band: float = 0.05) -> Tensor:
+def amplitude_style(images: Tensor, band: float = _BAND) -> Tensor:
     """Mean amplitude spectrum around zero frequency, channel by channel.
 
     Args:
@@ -23,12 +24,21 @@ def amplitude_style(images: Tensor, band: float = 0.05) -> Tensor:
         [3 · (2b+1)²], float64.
     """
     height, width = images.shape[-2:]
-    reach = max(1, int(band * min(height, width)))
+    reach = _reach(min(height, width), band)
     amplitude = torch.fft.fftshift(torch.fft.fft2(images.to(torch.float64)).abs(), dim=(-2, -1))
     row, column = height // 2, width // 2
     window = amplitude[:, :, row - reach : row + reach + 1, column - reach : column + reach + 1]
     style: Tensor = window.mean(dim=0).flatten()
     return style
+
+
+def style_length(side: int, band: float = _BAND) -> int:
+    """How many numbers the style of square images has."""
+    return 3 * (2 * _reach(side, band) + 1) ** 2
+
+
+def _reach(side: int, band: float) -> int:
+    return max(1, int(band * side))
 
 
 def style_clusters(styles: Tensor, seed: int = 0) -> Tensor:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fedwca.core.style import style_length
 from fedwca.data.augment import Transform
 from fedwca.engines.wire import WireError
 from fedwca.errors import UserError
@@ -49,6 +50,11 @@ class Plan(BaseModel):
         )
         model.freeze_classifier()
         return model.to(torch.device(device)).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+    def sizes(self, model: DomainModel) -> dict[str, int]:
+        """What the letters in a method's declarations stand for."""
+        classes, features = model.classifier_weight().shape
+        return {"M": classes, "q": features, "S": style_length(self.image_size)}
 
 
 def plan_of(experiment: Experiment, classes: tuple[str, ...], transform: Transform) -> Plan:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedwca.core.params import clone
-from fedwca.deploy.plan import plan_of
+from fedwca.deploy.plan import Plan, plan_of
 from fedwca.engines.flower import FlowerEngine, Grid, Rules, SiteFacts, Task
 from fedwca.errors import UserError
 from fedwca.experiments.config import Experiment
@@ -70,7 +70,7 @@ def serve(
         kept = folder.path / "source.safetensors"
         source_model(experiment, benchmark, model, kept, cache, tell.note)
         plan = plan_of(experiment, benchmark.classes, benchmark.transform)
-        task = _task(experiment, model, plan.model_dump_json())
+        task = _task(experiment, model, plan)
         logged = _Logged(tell, folder.path / LOG)
         engine = FlowerEngine(
             grid, task, _rules(experiment), expected, logged.note, _watcher(folder)
@@ -82,16 +82,15 @@ def serve(
     return folder
 
 
-def _task(experiment: Experiment, model: DomainModel, plan: str) -> Task:
-    classes, features = model.classifier_weight().shape
+def _task(experiment: Experiment, model: DomainModel, plan: Plan) -> Task:
     state = clone(model.state_dict())
     return Task(
         run=deployed_name(experiment),
-        plan=plan,
+        plan=plan.model_dump_json(),
         method=experiment.method,
         features=clone(model.feature_state()),
         classifier={n: t for n, t in state.items() if n.startswith("classifier.")},
-        sizes={"M": classes, "q": features},
+        sizes=plan.sizes(model),
         wire=experiment.deploy.wire,
     )
 

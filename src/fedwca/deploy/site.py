@@ -1,6 +1,7 @@
 """A site's half of a deployed run: its own images, its own memory, and the work of a round."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +22,8 @@ from fedwca.engines.wire import (
     MissingError,
     Tensors,
     WireError,
-    check_record,
+    check_message,
+    check_reply,
     check_state,
     pack,
     unpack,
@@ -59,6 +61,10 @@ class Here(NamedTuple):
 
 def answer(here: Here, request: Request, note: Note) -> Reply:
     """Do what the server asks; a mistake at the site comes back as a sentence."""
+    return replace(_answer(here, request, note), run=request.run, round=request.round)
+
+
+def _answer(here: Here, request: Request, note: Note) -> Reply:
     try:
         plan = read_plan(request.plan)
         images = _images(here, plan, note)
@@ -85,13 +91,16 @@ def _work(
     except MissingError:
         return Reply(here.site, missing=True)
     _load_classifier(model, records)
-    job = _checked_job(records, method, model, folder.memory_before(request.round))
+    checks = model.feature_state(), plan.sizes(model)
+    job = _checked_job(records, method, checks, folder.memory_before(request.round))
     site = Site(model, method, {here.site: images}, plan.seed)
     with threads(here.threads or cores()):
         evaluation = site.score(here.site, job)
         if evaluation is not None:  # the model that the site uses from now on, for whoever needs it
             save_weights(model, folder.path / "model.safetensors", classes=plan.classes)
         done = site.work(here.site, request.round, job._replace(offered=None))
+    if done.adapted is not None and job.message is not None:
+        check_reply(done.adapted.reply, method.replies(job.message), *checks)
     reply, sent = _reply(here.site, done._replace(evaluation=evaluation), request, came)
     if done.adapted is not None:
         folder.keep_memory(request.round, done.adapted.memory)
@@ -109,17 +118,18 @@ def _load_classifier(model: DomainModel, records: dict[str, Record]) -> None:
 
 
 def _checked_job(
-    records: dict[str, Record], method: Method, model: DomainModel, memory: Record
+    records: dict[str, Record],
+    method: Method,
+    checks: tuple[State, dict[str, int]],
+    memory: Record,
 ) -> Job:
-    template = model.feature_state()
-    classes, features = model.classifier_weight().shape
     message = records.get("message")
     if message is not None:
-        check_record(message, method.sends, template, {"M": classes, "q": features})
+        check_message(message, method.sends, *checks)
     offered: State | None = None
     if "offered" in records:
         offered = records["offered"].models.get("", {})
-        check_state("offered", offered, template)
+        check_state("offered", offered, checks[0])
     if message and offered and not message.models and not memory.models and method.sends:
         # The server takes it that the site has a model, but its disk was lost: it begins anew.
         message = Record({"source": offered}, message.values)

@@ -14,7 +14,16 @@ from fedwca.report.runs import RunView, read_run
 
 __all__ = ["run_line", "server_lines", "site_lines", "site_rows"]
 
-HEADER = ["site", "there", "images", "cluster", "accuracy", "confidence", "last answer", "problem"]
+HEADER = [
+    "site",
+    "there",
+    "images",
+    "cluster",
+    "accuracy",
+    "confidence",
+    "last answer",
+    "last problem",
+]
 
 
 def server_lines(kit: ServerKit) -> Iterator[str]:

@@ -11,7 +11,7 @@ from flwr.app import Message, RecordDict
 from fedwca.core.params import State
 from fedwca.engines.base import Answer, Exchanged, Job
 from fedwca.engines.flower_messages import Reply, Request
-from fedwca.engines.wire import Tensors, Wire, WireError, check_record, pack, unpack
+from fedwca.engines.wire import Tensors, Wire, WireError, check_reply, check_size, pack, unpack
 from fedwca.errors import UserError
 from fedwca.methods.base import Adapted, Client, Method, Record
 from fedwca.notes import Note
@@ -33,7 +33,7 @@ class Task(NamedTuple):
         method: whose messages and replies travel.
         features, classifier: of the source model; names, shapes and dtypes of all that comes are
             compared with the former, the latter goes to every site.
-        sizes: M, the number of classes, and q, that of features.
+        sizes: what the letters in the method's declarations stand for.
         wire: how weights travel.
     """
 
@@ -70,7 +70,7 @@ class SiteFacts(TypedDict):
     test_images: int
     online: bool
     answered: int  # the last round that it answered, -1 if none
-    problem: str
+    problem: str  # the last one, with its round
 
 
 class Node(NamedTuple):
@@ -377,7 +377,7 @@ class _Round:
             return
         problems = dict.fromkeys(self._sites[name].facts["problem"] for name in names)
         raise UserError(
-            f"round {self._round}: {_listed(names)} failed {_TRIES} times ({'; '.join(problems)}): "
+            f"{_listed(names)} failed {_TRIES} times ({'; '.join(problems)}): "
             "mend that, then go on with `fedwca deploy run --resume`"
         )
 
@@ -433,26 +433,28 @@ class _Round:
             self._fail(site, f"its answer is refused: {error}")
             return
         site.known = {*sent, *tensors}
-        site.facts["answered"], site.facts["problem"] = self._round, ""
+        site.facts["answered"] = self._round
         self.answers[site.name] = answer
 
     def _fail(self, site: _Site, problem: str) -> None:
-        site.facts["problem"] = problem
+        site.facts["problem"] = f"round {self._round}: {problem}"
         self._note(f"round {self._round}: {site.name} failed: {problem}")
 
     def _answer(self, name: str, reply: Reply, sent: Tensors) -> tuple[Answer, Tensors]:
         if reply.site != name:
             raise WireError(f"it came from {reply.site!r}")
+        if (reply.run, reply.round) != (self._task.run, self._round):
+            raise WireError(f"it answers round {reply.round} of the run {reply.run!r}")
         message = self._jobs[name].message
         if message is None:
             return Answer(None, reply.evaluation), {}
         if not reply.adapted:
             raise WireError("it has not adapted")
+        due = self._task.method.replies(message), self._task.features, self._task.sizes
+        check_size(reply.parcel, *due)
         records, tensors = unpack(reply.parcel, sent)
         record = records.get("reply", Record())
-        method, template = self._task.method, self._task.features
-        sizes = check_record(message, method.sends, template, self._task.sizes)
-        check_record(record, method.replies, template, sizes)
+        check_reply(record, *due)
         return Answer(Adapted(record, Record(), reply.health), reply.evaluation), tensors
 
     def close(self) -> None:

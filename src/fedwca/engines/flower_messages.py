@@ -4,6 +4,8 @@ Numbers travel as metrics, tensors as one safetensors blob, the rest are short t
 could hold code.
 """
 
+import math
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -23,6 +25,8 @@ from fedwca.methods.base import Health
 __all__ = ["PROTOCOL", "Reply", "Request"]
 
 PROTOCOL = 1  # another number, and the two ends do not understand each other
+_HEALTH_NAME = re.compile(r"[A-Za-z0-9_/.-]{1,60}")
+_MOST_HEALTH, _LONGEST_HEALTH = 100, 10_000
 _NOTHING = Parcel("[]", b"")
 _STYPE = "safetensors"
 
@@ -83,6 +87,7 @@ class Reply:
 
     Attributes:
         site: its name.
+        run, round: those of the request.
         problem: a sentence on what keeps it from taking part; empty if nothing does.
         missing: the request named tensors that the site does not have: send them all.
         adapted: whether there is a reply of the method in the parcel, with its health.
@@ -91,6 +96,8 @@ class Reply:
     """
 
     site: str
+    run: str = ""
+    round: int = 0
     problem: str = ""
     missing: bool = False
     adapted: bool = False
@@ -105,6 +112,8 @@ class Reply:
         words: dict[str, ConfigRecordValues] = {
             "protocol": PROTOCOL,
             "site": self.site,
+            "run": self.run,
+            "round": self.round,
             "problem": self.problem,
             "missing": self.missing,
             "adapted": self.adapted,
@@ -133,11 +142,13 @@ class Reply:
         scores = content.metric_records.get("evaluation")
         return cls(
             site=_printable(_text(words, "site")),
+            run=_printable(_text(words, "run")),
+            round=_whole(words, "round"),
             problem=_printable(_text(words, "problem")),
             missing=bool(words.get("missing")),
             adapted=bool(words.get("adapted")),
             parcel=_parcel(words, content),
-            health=cast(Health, dict(content.metric_records.get("health", {}))),
+            health=_health(content.metric_records.get("health", MetricRecord())),
             evaluation=_evaluation(scores) if scores is not None else None,
             images=_whole(words, "images"),
             test_images=_whole(words, "test_images"),
@@ -185,6 +196,21 @@ def _whole(words: ConfigRecord, key: str) -> int:
     if not isinstance(value, int) or value < 0:
         raise WireError(f"{key!r} is not a number")
     return value
+
+
+def _health(record: MetricRecord) -> Health:
+    """Numbers for the log: finite ones, with names that do no harm to whoever shows them."""
+    if len(record) > _MOST_HEALTH:
+        raise WireError(f"it has {len(record)} numbers for the log")
+    health: Health = {}
+    for name, value in record.items():
+        numbers = value if isinstance(value, list) else [value]
+        if not _HEALTH_NAME.fullmatch(name) or len(numbers) > _LONGEST_HEALTH:
+            raise WireError(f"{_printable(name)[:40]!r} is no number for the log")
+        if not all(math.isfinite(number) for number in numbers):
+            raise WireError(f"{name!r}, a number for the log, is not finite")
+        health[name] = cast(float | list[float], value)
+    return health
 
 
 def _evaluation(scores: MetricRecord) -> Evaluation:

@@ -7,6 +7,7 @@ sent; one that stands in several places is sent once.
 import fnmatch
 import hashlib
 import json
+import math
 from collections.abc import Collection, Mapping
 from typing import Literal, NamedTuple
 
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from fedwca.core.params import State
 from fedwca.engines.records import place, places
-from fedwca.methods.base import Declared, Models, Numbers, Record
+from fedwca.methods.base import Declared, Model, Numbers, Record
 
 __all__ = [
     "MissingError",
@@ -25,7 +26,9 @@ __all__ = [
     "Tensors",
     "Wire",
     "WireError",
-    "check_record",
+    "check_message",
+    "check_reply",
+    "check_size",
     "check_state",
     "pack",
     "unpack",
@@ -33,6 +36,7 @@ __all__ = [
 
 Wire = Literal["float32", "float16"]
 Tensors = dict[str, Tensor]  # by hash
+_NAMING = 1024  # bytes that a tensor's names and hash may take
 
 
 class WireError(ValueError):
@@ -152,38 +156,66 @@ def _read_places(text: str) -> list[list[str]]:
     return found  # type: ignore[no-any-return]
 
 
-def check_record(
-    record: Record, declared: Declared, template: State, sizes: Mapping[str, int]
-) -> dict[str, int]:
-    """Refuse a record that holds anything but what its method declares.
+def check_message(
+    message: Record, sends: Declared, template: State, sizes: Mapping[str, int]
+) -> None:
+    """Refuse a message that holds anything but what its method may send.
 
     Args:
-        record: what came.
-        declared: `sends` or `replies` of the method.
+        message: what came.
+        sends: what the method declares.
         template: a state of the model, for names, shapes and dtypes.
-        sizes: what letters stand for: M classes, q features, and what was found before.
-
-    Returns:
-        The sizes, with those of this record added.
+        sizes: what letters stand for.
     """
-    counted: dict[str, int] = {}
-    for name, state in record.models.items():
-        kind = _declared(name, declared)
-        if not isinstance(kind, Models):
-            raise WireError(f"the model {name!r} is not declared")
-        check_state(name, state, template)
-        counted[kind.letter] = counted.get(kind.letter, 0) + 1
-    found = {**sizes, **{letter: n for letter, n in counted.items() if letter}}
-    for name, value in record.values.items():
-        numbers = _declared(name, declared)
-        if not isinstance(numbers, Numbers):
-            raise WireError(f"the value {name!r} is not declared")
-        _check_value(name, value, numbers, found)
-    return found
+    for name, content in _contents(message):
+        patterns = (kind for p, kind in sends.items() if fnmatch.fnmatchcase(name, p))
+        _check(name, content, next(patterns, None), template, sizes)
 
 
-def _declared(name: str, declared: Declared) -> Models | Numbers | None:
-    return next((kind for p, kind in declared.items() if fnmatch.fnmatchcase(name, p)), None)
+def check_reply(
+    reply: Record, replies: Declared, template: State, sizes: Mapping[str, int]
+) -> None:
+    """Refuse a reply that does not hold exactly what the method declares; arguments as above."""
+    for name, content in _contents(reply):
+        _check(name, content, replies.get(name), template, sizes)
+    if lacking := replies.keys() - reply.models.keys() - reply.values.keys():
+        raise WireError(f"{min(lacking)!r} is missing")
+
+
+def check_size(
+    parcel: Parcel, replies: Declared, template: State, sizes: Mapping[str, int]
+) -> None:
+    """Refuse a parcel larger than any right reply, before it is looked into."""
+    weights = sum(t.numel() * t.element_size() + _NAMING for t in template.values())
+    room = _NAMING
+    for kind in replies.values():
+        if isinstance(kind, Numbers):
+            sides = [sizes.get(side, 0) if isinstance(side, str) else side for side in kind.sides]
+            room += math.prod(sides) * kind.dtype.itemsize + _NAMING
+        else:
+            room += weights
+    if parcel.nbytes() > room:
+        raise WireError(f"it is {parcel.nbytes():,} bytes large, where {room:,} are enough")
+
+
+def _contents(record: Record) -> list[tuple[str, State | Tensor]]:
+    return [*record.models.items(), *record.values.items()]
+
+
+def _check(
+    name: str,
+    content: State | Tensor,
+    declared: Model | Numbers | None,
+    template: State,
+    sizes: Mapping[str, int],
+) -> None:
+    if isinstance(declared, Model) and not isinstance(content, Tensor):
+        check_state(name, content, template)
+    elif isinstance(declared, Numbers) and isinstance(content, Tensor):
+        _check_value(name, content, declared, sizes)
+    else:
+        what = "value" if isinstance(content, Tensor) else "model"
+        raise WireError(f"the {what} {name!r} is not declared")
 
 
 def check_state(name: str, state: State, template: State) -> None:
@@ -213,3 +245,7 @@ def _check_value(name: str, value: Tensor, numbers: Numbers, sizes: Mapping[str,
         )
     if not bool(value.isfinite().all()):
         raise WireError(f"the value {name!r} is not finite")
+    if not bool(((value >= numbers.least) & (value <= numbers.most)).all()):
+        raise WireError(f"the value {name!r} leaves {numbers.least:g} to {numbers.most:g}")
+    if numbers.total is not None and abs(float(value.sum()) - numbers.total) > 1e-6:
+        raise WireError(f"the value {name!r} sums to {float(value.sum()):g}, not {numbers.total:g}")

@@ -1,10 +1,12 @@
 """The contract: both halves of a federated method in one class.
 
 A method is a frozen dataclass of documented hyper-parameters with six hooks. The server calls
-`init`, `send`, `aggregate` and `offered`; the client calls `adapt` and `personal`. State goes in
+`init`, `send`, `aggregate` and `offered`; the client calls `adapt` and `personal`. `sends` and
+`replies` declare what travels between them. State goes in
 and comes out, randomness is an argument, and nothing but a `Record` travels or is kept.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,10 +28,12 @@ __all__ = [
     "Health",
     "MODEL",
     "Method",
-    "Models",
+    "Model",
     "Numbers",
     "Record",
+    "SAMPLES",
     "round_of",
+    "shares",
 ]
 
 Health = dict[str, float | list[float]]
@@ -54,27 +58,38 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Models:
-    """Declares weights of a feature extractor; `letter` stands for how many "soft/*" there are."""
-
-    letter: str = ""
+class Model:
+    """Declares weights of a feature extractor."""
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """Declares a value: its dtype and its sides, each a number or a letter.
+    """Declares a value.
 
-    M is the number of classes, q that of features, and the letter of a `Models` how many of those
-    came with the message; any other letter may be any size.
+    Attributes:
+        dtype: its type.
+        sides: each a number or a letter: M the number of classes, q that of features, S that of
+            a style; any other letter may be any size.
+        least, most: bounds of every number, both included.
+        total: what they sum to.
     """
 
     dtype: torch.dtype
     sides: tuple[int | str, ...] = ()
+    least: float = -math.inf
+    most: float = math.inf
+    total: float | None = None
 
 
-Declared = Mapping[str, Models | Numbers]
-MODEL = Models()
-COUNT = Numbers(torch.int64)
+def shares(count: int) -> Numbers:
+    """Declares weights of a blend, such as α and β: none negative, and 1 together."""
+    return Numbers(torch.float64, (count,), least=0, most=1, total=1)
+
+
+Declared = Mapping[str, Model | Numbers]
+MODEL = Model()
+COUNT = Numbers(torch.int64, least=0)
+SAMPLES = Numbers(torch.int64, least=1, most=2**40)
 
 
 class Client(NamedTuple):
@@ -108,10 +123,9 @@ class Method(ABC):
 
     training: Training = field(default_factory=Training)
 
-    # What may travel, down and up; "soft/*" admits any number of them. Nothing else is let
-    # through between machines.
+    # What a message may hold; "soft/*" admits any number of them. Nothing else is let through
+    # between machines.
     sends: ClassVar[Declared]
-    replies: ClassVar[Declared]
 
     # Settings of [training] that the method is made for; a user's own stand above them.
     training_defaults: ClassVar[Mapping[str, object]] = {}
@@ -139,6 +153,10 @@ class Method(ABC):
         rng: torch.Generator,
     ) -> Adapted:
         """Client: adapt on unlabeled images; `model` holds the frozen classifier."""
+
+    @abstractmethod
+    def replies(self, message: Record) -> Declared:
+        """Both: what the reply to a message holds, no more and no less."""
 
     @abstractmethod
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:

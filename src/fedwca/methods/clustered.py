@@ -7,9 +7,9 @@ from typing import Literal
 import torch
 
 from fedwca.core.params import State
-from fedwca.methods.base import Client, Health, Method, Record
+from fedwca.methods.base import MODEL, SAMPLES, Client, Declared, Health, Method, Record
 from fedwca.methods.cluster_state import assignments, cluster_models, cluster_of, model_of, named
-from fedwca.methods.clustering import Clustering, Layer
+from fedwca.methods.clustering import STYLE, Clustering, Layer
 
 __all__ = ["Clustered"]
 
@@ -40,6 +40,14 @@ class Clustered(Method):
         if own is None:  # the first round, or a newcomer's first
             return Record({"source": state.models["source"]}, values)
         return Record({"cluster": state.models[f"cluster/{own}"]}, values)
+
+    def replies(self, message: Record) -> Declared:
+        due: Declared = {"local": MODEL, "samples": SAMPLES}
+        return {**due, "style": STYLE} if self.tells_style(message) else due
+
+    def tells_style(self, message: Record) -> bool:
+        """Whether the server clusters by styles, and this is the client's first round."""
+        return self.clustering == "style" and "source" in message.models
 
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         values = {**state.values, "round": state.values["round"] + 1}

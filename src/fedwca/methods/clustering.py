@@ -18,7 +18,7 @@ __all__ = ["Clustering", "Layer", "STYLE", "client_style", "clusters_of", "neare
 Clustering = Literal["finch", "style", "domain"]
 Layer = int | Literal["all"]
 
-STYLE = Numbers(torch.float64, ("S",))  # how a client's style travels
+STYLE = Numbers(torch.float64, ("S",), least=0)  # how a client's style travels
 STYLE_IMAGES = 100  # the paper's number of images for LADD's style
 
 

@@ -47,7 +47,6 @@ class FedAMP(Method):
     pull: float = 1.0
 
     sends: ClassVar[Declared] = {"source": MODEL, "cloud": MODEL, "round": COUNT}
-    replies: ClassVar[Declared] = {"local": MODEL}
 
     def __post_init__(self) -> None:
         if not 0 <= self.attraction <= 1:
@@ -94,6 +93,9 @@ class FedAMP(Method):
             return losses
 
         return Objective(loss)
+
+    def replies(self, message: Record) -> Declared:
+        return {"local": MODEL}
 
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         fresh = {f"local/{client.name}": reply.models["local"] for client, reply in replies.items()}

@@ -13,7 +13,7 @@ import torch
 
 from fedwca.core.params import State, mix
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import COUNT, MODEL, Adapted, Client, Declared, Method, Record
+from fedwca.methods.base import COUNT, MODEL, SAMPLES, Adapted, Client, Declared, Method, Record
 from fedwca.methods.shot import adapt_from, memory_of
 from fedwca.methods.training import Objective, shot_loss
 from fedwca.models import DomainModel
@@ -34,7 +34,6 @@ class FedAvg(Method):
     mean: Literal["samples", "plain"] = "samples"
 
     sends: ClassVar[Declared] = {"global": MODEL, "round": COUNT}
-    replies: ClassVar[Declared] = {"local": MODEL, "samples": COUNT}
 
     def init(self, source: State) -> Record:
         return Record(models={"global": source}, values={"round": torch.tensor(0)})
@@ -63,6 +62,9 @@ class FedAvg(Method):
     ) -> Objective:
         """What a client minimises; `model` holds the global model as it came."""
         return Objective(lambda step: shot_loss(step, self.training))
+
+    def replies(self, message: Record) -> Declared:
+        return {"local": MODEL, "samples": SAMPLES}
 
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         merged = mean_of(list(replies.values()), self.mean) or state.models["global"]

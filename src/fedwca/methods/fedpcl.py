@@ -65,10 +65,6 @@ class FedPCL(Method):
         "prototypes": Numbers(torch.float32, ("K", "M", "q")),
         "present": Numbers(torch.bool, ("K", "M")),
     }
-    replies: ClassVar[Declared] = {
-        "prototypes": Numbers(torch.float32, ("M", "q")),
-        "present": Numbers(torch.bool, ("M",)),
-    }
 
     def __post_init__(self) -> None:
         if not 1e-9 <= self.temperature < 1e9:
@@ -136,6 +132,11 @@ class FedPCL(Method):
             return {"global": (scale, mean), "personal": (scale, torch.stack(each).mean())}
 
         return Objective(loss)
+
+    def replies(self, message: Record) -> Declared:
+        # Means of unit vectors, so no number is above 1.
+        prototypes = Numbers(torch.float32, ("M", "q"), least=-1.001, most=1.001)
+        return {"prototypes": prototypes, "present": Numbers(torch.bool, ("M",))}
 
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         fresh = {

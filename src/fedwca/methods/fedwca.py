@@ -35,15 +35,14 @@ from fedwca.methods.base import (
     Client,
     Declared,
     Health,
-    Models,
-    Numbers,
     Record,
     round_of,
+    shares,
 )
 from fedwca.methods.blending import Blend, View, align, balance
 from fedwca.methods.cluster_state import cluster_of, named, numbered, soft_weights
 from fedwca.methods.clustered import Clustered
-from fedwca.methods.clustering import STYLE, client_style
+from fedwca.methods.clustering import client_style
 from fedwca.methods.inference import Outputs, evaluate, load
 from fedwca.methods.shot import memory_of, own_of
 from fedwca.methods.training import Targets, train
@@ -100,14 +99,7 @@ class FedWCA(Clustered):
         "source": MODEL,
         "cluster": MODEL,
         "init": MODEL,
-        "soft/*": Models("C"),
-    }
-    replies: ClassVar[Declared] = {
-        "local": MODEL,
-        "samples": COUNT,
-        "alpha": Numbers(torch.float64, ("C",)),
-        "beta": Numbers(torch.float64, (2,)),
-        "style": STYLE,
+        "soft/*": MODEL,
     }
 
     def __post_init__(self) -> None:
@@ -175,6 +167,15 @@ class FedWCA(Clustered):
             return e_own * self.own_weight + (1 - e_own) * others
         return e_own
 
+    def replies(self, message: Record) -> Declared:
+        due = dict(super().replies(message))
+        if soft := numbered(message, "soft"):
+            if self.cluster_weights != "one_equal_adaptive":
+                due["alpha"] = shares(len(soft))
+            if self.cluster_weights != "local":
+                due["beta"] = shares(2)
+        return due
+
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         merged = super().aggregate(state, replies)
         if not replies:
@@ -227,7 +228,7 @@ class FedWCA(Clustered):
             for name, blend in weights.items():
                 health[name] = blend.weights.tolist()
                 health[f"{name}_scores"] = blend.scores.tolist()
-        elif self.clustering == "style" and "source" in message.models:
+        elif self.tells_style(message):
             values["style"] = client_style(images, rng)
         load(model, start, images, self.training.batch_norm, own_of(memory))
         cluster_labels = self._cluster_labels(cluster_view)

@@ -27,12 +27,12 @@ from fedwca.data.images import UnlabeledImages
 from fedwca.methods.base import (
     COUNT,
     MODEL,
+    SAMPLES,
     Adapted,
     Client,
     Declared,
     Health,
     Method,
-    Models,
     Numbers,
     Record,
 )
@@ -59,13 +59,7 @@ class IFCA(Method):
     clusters: int = 4
     mean: Literal["samples", "plain"] = "samples"
 
-    sends: ClassVar[Declared] = {"source": MODEL, "cluster/*": Models("C"), "round": COUNT}
-    replies: ClassVar[Declared] = {
-        "local": MODEL,
-        "samples": COUNT,
-        "pick": COUNT,
-        "ticket": Numbers(torch.float64),
-    }
+    sends: ClassVar[Declared] = {"source": MODEL, "cluster/*": MODEL, "round": COUNT}
 
     def __post_init__(self) -> None:
         if not 1 <= self.clusters <= 1000:
@@ -110,6 +104,12 @@ class IFCA(Method):
     ) -> float:
         load(model, weights, images, self.training.batch_norm, own_of(memory))
         return adaptation_loss(evaluate(model, images), self.training.ce_weight)
+
+    def replies(self, message: Record) -> Declared:
+        clusters = len(numbered(message, "cluster"))
+        pick = Numbers(torch.int64, least=0, most=clusters - 1)
+        choice = {"pick": pick} if clusters else {"ticket": Numbers(torch.float64, (), 0, 1)}
+        return {"local": MODEL, "samples": SAMPLES, **choice}
 
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         values = {**state.values, "round": state.values["round"] + 1}

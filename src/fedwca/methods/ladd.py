@@ -30,7 +30,7 @@ from fedwca.data.images import UnlabeledImages
 from fedwca.methods.base import COUNT, MODEL, Adapted, Client, Declared, Record, round_of
 from fedwca.methods.cluster_state import cluster_of, named, numbered
 from fedwca.methods.clustered import Clustered
-from fedwca.methods.clustering import STYLE, Clustering, client_style
+from fedwca.methods.clustering import Clustering, client_style
 from fedwca.methods.inference import evaluate, load
 from fedwca.methods.shot import memory_of, own_of
 from fedwca.methods.training import Losses, Objective, Step, Targets, train
@@ -62,11 +62,6 @@ class LADD(Clustered):
         "source": MODEL,
         "cluster": MODEL,
         "teacher": MODEL,
-    }
-    replies: ClassVar[Declared] = {
-        "local": MODEL,
-        "samples": COUNT,
-        "style": STYLE,
     }
 
     def __post_init__(self) -> None:
@@ -106,7 +101,7 @@ class LADD(Clustered):
     ) -> Adapted:
         values = {"samples": torch.tensor(len(images))}
         first = "source" in message.models
-        if first and self.clustering == "style":
+        if self.tells_style(message):
             values["style"] = client_style(images, rng)
         start = message.models["source" if first else "cluster"]
         norm, own = self.training.batch_norm, own_of(memory)

@@ -13,7 +13,7 @@ import torch
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.base import COUNT, MODEL, Adapted, Declared, Record
 from fedwca.methods.clustered import Clustered
-from fedwca.methods.clustering import STYLE, Clustering, client_style
+from fedwca.methods.clustering import Clustering, client_style
 from fedwca.methods.shot import adapt_from, memory_of
 from fedwca.models import DomainModel
 
@@ -33,11 +33,6 @@ class LADDPlus(Clustered):
     fixed_labels: bool = True
 
     sends: ClassVar[Declared] = {"round": COUNT, "source": MODEL, "cluster": MODEL}
-    replies: ClassVar[Declared] = {
-        "local": MODEL,
-        "samples": COUNT,
-        "style": STYLE,
-    }
 
     def adapt(
         self,
@@ -48,7 +43,7 @@ class LADDPlus(Clustered):
         rng: torch.Generator,
     ) -> Adapted:
         values = {"samples": torch.tensor(len(images))}
-        if self.clustering == "style" and "source" in message.models:
+        if self.tells_style(message):
             values["style"] = client_style(images, rng)
         start = message.models.get("source") or message.models["cluster"]
         weights, health = adapt_from(

@@ -31,7 +31,6 @@ class Local(Method):
     fixed_labels: bool = False
 
     sends: ClassVar[Declared] = {"source": MODEL, "round": COUNT}
-    replies: ClassVar[Declared] = {}
 
     def init(self, source: State) -> Record:
         return Record(models={"source": source}, values={"round": torch.tensor(0)})
@@ -55,6 +54,9 @@ class Local(Method):
         )
         kept = memory_of(weights, self.training).models
         return Adapted(Record(), Record(models={"own": weights, **kept}), {**health})
+
+    def replies(self, message: Record) -> Declared:
+        return {}
 
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         begun = {f"begun/{client.name}": torch.tensor(True) for client in replies}

@@ -19,7 +19,6 @@ class SourceOnly(Method):
     """The lower bound. With `batch_norm = "recalibrate"`, adaptation without any training."""
 
     sends: ClassVar[Declared] = {}
-    replies: ClassVar[Declared] = {}
 
     @property
     def rounds(self) -> int:
@@ -41,6 +40,9 @@ class SourceOnly(Method):
         rng: torch.Generator,
     ) -> Adapted:
         return Adapted(Record(), memory, {})
+
+    def replies(self, message: Record) -> Declared:
+        return {}
 
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         return state
