@@ -63,7 +63,7 @@ def _extra(record: Record) -> None:
 
 
 def _alpha(record: Record) -> None:
-    record.values["alpha"] = record.values["alpha"] * 2
+    record.values["alpha"] = record.values["alpha"] / 2
 
 
 TRICKS = {
@@ -71,7 +71,7 @@ TRICKS = {
     "shape": Trick(_changed(_shape), "of the model 'local' is torch.float32 (1, "),
     "missing": Trick(_changed(_missing), "the model 'local' has other tensors than ours"),
     "extra": Trick(_changed(_extra), "the value 'labels' is not declared"),
-    "alpha": Trick(_changed(_alpha), "the value 'alpha' leaves 0 to 1"),
+    "alpha": Trick(_changed(_alpha), "the value 'alpha' sums to 0.5, not 1"),
     "other run": Trick(lambda reply: replace(reply, run="another"), "of the run 'another'"),
     "junk": Trick(
         lambda reply: replace(reply, parcel=Parcel("[]", bytes(200_000_000))),

@@ -160,6 +160,9 @@ def test_a_site_s_own_folder_is_found_wherever_it_was_copied(invoke: Invoke) -> 
     assert "site b, server fl.example.org:9: not reached" in said.out
     assert "no model yet" in said.out
     refused(invoke("deploy", "status", "--site", "a", "--folder", "taken/away"), "of site 'b'")
+    Path("taken/away/site.key").unlink()
+    keyless = invoke("deploy", "client", "--site", "b", "--data", ".", "--folder", "taken/away")
+    refused(keyless, "lacks site.key, so the server would not let it in")
     Path("taken/away/site.toml").write_text("site = [")
     refused(invoke("deploy", "status", "--site", "b", "--folder", "taken/away"), "cannot be read")
 

@@ -1,19 +1,21 @@
 """Who must not come in stays out, and a site that lies changes nothing: on real processes."""
 
 import os
+import shutil
+import signal
 import subprocess
-import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from deployment import SITES, SIZE, Deployment, settings, source_model, write_toml
+from deployment import FEDWCA, SITES, SIZE, Deployment, settings, source_model, write_toml
 from fedwca.core.params import clone, distance
 from fedwca.data.image_files import object_transform
-from fedwca.deploy.certificates import site_keys
+from fedwca.deploy.certificates import authority, site_keys
 from fedwca.deploy.kit import server_kit
-from fedwca.deploy.processes import flower, free_port
+from fedwca.deploy.processes import environment, flower, free_port
 from fedwca.engines.flower_messages import Reply, Request
 from fedwca.experiments.config import resolve
 from fedwca.methods import Client, Record
@@ -94,28 +96,63 @@ def test_a_site_that_lies_is_refused_and_changes_nothing(
         assert distance(wanted, used.feature_state()) < 1e-5
 
 
-@pytest.mark.parametrize("lack", ["key", "registration", "authority", "encryption"])
-def test_a_stranger_is_not_let_in(deployment: Deployment, lack: str, tmp_path: Path) -> None:
-    kit = server_kit(deployment.folder)
-    stranger = tmp_path / "stranger.key"
-    stranger.write_bytes(site_keys().private)
-    words = [flower("flower-supernode"), "--superlink", f"127.0.0.1:{kit.port}"]
-    words += ["--host", "127.0.0.1", "--port", str(free_port()), "--max-retries", "2"]
-    if lack == "encryption":
-        words.append("--insecure")
-    if lack in ("key", "registration"):
-        words += ["--root-certificates", str(kit.folder / "ca.crt")]
-    if lack in ("registration", "authority"):
-        words += ["--auth-supernode-private-key", str(stranger)]
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("site.key", site_keys().private, "the server does not know this key"),
+        ("ca.crt", authority("another").public, "not of this deployment's authority"),
+    ],
+)
+def test_a_stranger_is_told_why_and_not_let_in(
+    deployment: Deployment, name: str, content: bytes, said: str, tmp_path: Path
+) -> None:
+    home = tmp_path / LIAR
+    shutil.copytree(deployment.folder / "sites" / LIAR, home)
+    (home / name).write_bytes(content)
     before = deployment.fedwca("status").stdout
-    done = subprocess.run(
-        words,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        env={**os.environ, "FLWR_HOME": str(tmp_path), "FLWR_TELEMETRY_ENABLED": "0"},
-    )
-    print(done.stdout, done.stderr, file=sys.stderr)
-    assert done.returncode != 0
-    assert "SuperNode ID" not in done.stdout + done.stderr
+    words = [FEDWCA, "deploy", "client", "--site", LIAR, "--folder", str(home), "--data", "."]
+    stranger = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert stranger.stdout is not None
+        lines = [stranger.stdout.readline() for _ in range(2)]
+    finally:
+        stranger.terminate()
+        rest, _ = stranger.communicate(timeout=30)
+    assert said in lines[1]
+    assert "connected\n" not in [*lines, rest]
     assert deployment.fedwca("status").stdout == before
+    if name == "site.key":
+        told = (deployment.folder / "server.out").read_text()
+        assert "a node was refused: its key is not known" in told
+
+
+def run_once(folder: Path, *words: str) -> str:
+    """What a SuperNode says until it gives up; its own children are ended with it."""
+    with (folder / "said").open("wb") as said:
+        node = subprocess.Popen(
+            [flower(words[0]), *words[1:]],
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+            env=environment(folder),
+        )
+        try:
+            assert node.wait(timeout=60) != 0
+        finally:
+            os.killpg(node.pid, signal.SIGKILL)
+    return (folder / "said").read_text()
+
+
+def test_a_node_without_a_key_or_tls_is_not_let_in(deployment: Deployment, tmp_path: Path) -> None:
+    kit = server_kit(deployment.folder)
+    words = ["flower-supernode", "--superlink", f"127.0.0.1:{kit.port}", "--host", "127.0.0.1"]
+    words += ["--port", str(free_port()), "--max-retries", "1"]
+    plain = run_once(tmp_path, *words, "--insecure")
+    assert "Server disconnected without sending" in plain
+    keyless = run_once(tmp_path, *words, "--root-certificates", str(kit.folder / "ca.crt"))
+    assert "[code: 2001] SuperNode authentication" in keyless
+    until = time.monotonic() + 10
+    told = deployment.folder / "server.out"
+    while "a node without a registered key was refused" not in told.read_text():
+        assert time.monotonic() < until
+        time.sleep(0.5)

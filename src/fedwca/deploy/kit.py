@@ -265,13 +265,24 @@ def site_kit(folder: Path, site: str) -> SiteKit:
             said = _read(place / "site.toml", site=str, address=str, port=int)
             if said["site"] != site:
                 raise UserError(f"{place} is the folder of site {said['site']!r}, not of {site!r}")
-            return SiteKit(
+            kit = SiteKit(
                 place.resolve(), site, said["address"], said["port"], bool(said.get("plaintext"))
             )
+            _check_secrets(kit)
+            return kit
     raise UserError(
         f"there is no folder of site {site!r} in {folder}: copy sites/{site} from the server's "
         "deployment, and give its place as --folder"
     )
+
+
+def _check_secrets(kit: SiteKit) -> None:
+    for name in () if kit.plaintext else ("ca.crt", "site.key"):
+        if not (kit.folder / name).is_file():
+            raise UserError(
+                f"{kit.folder} lacks {name}, so the server would not let it in: copy "
+                f"sites/{kit.site} from the server's deployment once more"
+            )
 
 
 def _read(path: Path, **kinds: type) -> dict[str, Any]:

@@ -8,9 +8,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 
 from fedwca.errors import UserError
 from fedwca.notes import Note
@@ -19,6 +20,7 @@ __all__ = [
     "Tail",
     "Stopped",
     "check_flower",
+    "environment",
     "flower",
     "free_port",
     "is_open",
@@ -59,7 +61,8 @@ def flower(command: str) -> str:
     return str(path) if path.exists() else command
 
 
-def _environment(home: Path, more: dict[str, str]) -> dict[str, str]:
+def environment(home: Path, more: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+    """The variables that Flower's processes run with: offline, quiet, and by this very Python."""
     bin_folder = str(Path(sys.executable).parent)
     path = f"{bin_folder}{os.pathsep}{os.environ.get('PATH', '')}"
     return {**os.environ, **_OFFLINE, "FLWR_HOME": str(home), "PATH": path, **more}
@@ -69,7 +72,7 @@ def run_flower(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """One short command of Flower's, to its end."""
     return subprocess.run(
         [flower(words[0]), *words[1:]],
-        env=_environment(home, {}),
+        env=environment(home),
         capture_output=True,
         text=True,
         timeout=300,
@@ -117,7 +120,7 @@ def keep_running(
             code = _run_once(command(), home, log, more, while_up)
             if time.monotonic() - started > 60:
                 pause = 1.0
-            note(f"{log.stem} ended ({code}: {_last_words(log)}) and is started again; see {log}")
+            note(f"{log.stem} ended ({code}): {_last_words(log)}; it is started again; see {log}")
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -129,7 +132,7 @@ def _run_once(
     with log.open("ab") as file:
         child = subprocess.Popen(
             list(words),
-            env=_environment(home, more),
+            env=environment(home, more),
             stdout=file,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
@@ -146,10 +149,25 @@ def _run_once(
             _end(child)
 
 
+_IN_WORDS = {
+    "[code: 2001]": "the server lets nobody in without a key",
+    "[code: 2004]": "the server does not know this key, or takes the site for connected still, as "
+    "it does for a minute after it was lost",
+    "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not of this deployment's authority",
+    "Connection refused": "nobody answers there",
+    "disconnected without sending": "the server wants TLS, or is no Flower server",
+}
+
+
 def _last_words(log: Path) -> str:
-    """The last thing in a log that tells why: an error, or else whatever came last."""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    errors = [line for line in lines[-40:] if "Error" in line or "ERROR" in line]
+    """The last thing in a log that tells why: what is known, an error, or whatever came last."""
+    text = log.read_text(errors="replace")
+    lines = [line.strip() for line in text.splitlines() if line.strip()][-40:]
+    for line in reversed(lines):
+        for mark, words in _IN_WORDS.items():
+            if mark in line:
+                return words
+    errors = [line for line in lines if "Error" in line or "ERROR" in line]
     return (errors or lines or ["nothing said"])[-1][-200:]
 
 
@@ -183,15 +201,16 @@ class Tail:
 
 
 def _end(child: "subprocess.Popen[bytes]") -> None:
-    """Ask the child to end, wait, then insist."""
-    if child.poll() is not None:
-        return
-    child.terminate()
-    try:
-        child.wait(timeout=20)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
+    """Ask the child to end, wait, then insist; what it has started itself ends with it."""
+    if child.poll() is None:
+        child.terminate()
+        try:
+            child.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGTERM)
 
 
 def _die_with_parent() -> None:

@@ -37,17 +37,31 @@ def run_server(kit: ServerKit, note: Note) -> None:
         )
     _configure(kit)
     door = _Door(kit, note)
+    log = kit.folder / "superlink.log"
+    refused = Tail(log, lambda line: _tell_refusal(line, note))
+
+    def look() -> None:
+        door.look()
+        refused.read()
+
     try:
         keep_running(
             lambda: _superlink(kit, door),
             kit.home,
-            kit.folder / "superlink.log",
+            log,
             {SERVER_FOLDER: str(kit.folder)},
-            door.look,
+            look,
             note,
         )
     except Stopped:
         note("stopped")
+
+
+def _tell_refusal(line: str, note: Note) -> None:
+    if "ApiError:2001" in line:
+        note("a node without a registered key was refused")
+    elif "ApiError:2004" in line:
+        note("a node was refused: its key is not known, or its site counts as connected still")
 
 
 def _superlink(kit: ServerKit, door: "_Door") -> list[str]:
