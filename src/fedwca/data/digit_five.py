@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import io
 
 from fedwca.data.arrays import StackedPictures, stacked_pictures
 from fedwca.data.augment import DIGITS
@@ -174,12 +174,12 @@ def _read_npz(file: Path) -> list[Labelled]:
 
 def _read_mat(keys: str, file: Path) -> list[Labelled]:
     """Arrays of images and of labels in turn; `train_28` where there is no `train_32`."""
-    there = {key for key, _, _ in _from_mat(file, io.whosmat)}
+    there = {key for key, _, _ in _from_mat(file, scipy.io.whosmat)}
     used = [key if key in there else key.replace("_32", "_28") for key in keys.split()]
     missing = [key for key, use in zip(keys.split(), used, strict=True) if use not in there]
     if missing:
         raise UserError(f"{file} has no array {missing[0]!r}: download it anew, or save it as .npz")
-    content = _from_mat(file, partial(io.loadmat, variable_names=used))
+    content = _from_mat(file, partial(scipy.io.loadmat, variable_names=used))
     arrays = [np.asarray(content[key]) for key in used]
     return list(zip(arrays[::2], arrays[1::2], strict=True))
 
@@ -201,7 +201,7 @@ def _read_32x32(file: Path) -> list[Labelled]:
 
 def _read_usps(file: Path) -> list[Labelled]:
     """Cells of train images [N, 1, 28, 28] and labels, test images and labels."""
-    cells = _from_mat(file, partial(io.loadmat, variable_names=["dataset"])).get("dataset")
+    cells = _from_mat(file, partial(scipy.io.loadmat, variable_names=["dataset"])).get("dataset")
     if np.shape(cells) != (2, 2) or any(np.ndim(images) != 4 for images in cells[:, 0]):
         raise UserError(f"{file} has no 2×2 cells 'dataset' of images and labels: download it anew")
     return [(np.moveaxis(images, 1, -1), labels) for images, labels in cells]

@@ -24,8 +24,8 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import ndimage
 
 from fedwca.data import mini_digits_looks as looks
 from fedwca.data.arrays import StackedPictures
@@ -159,10 +159,10 @@ def _postal(scan: looks.Picture, rng: looks.Rng) -> looks.Picture:
     ink = looks.placed(
         pen, looks.SIDE, width, turn=rng.normal(0, 0.04), slant=rng.normal(0.10, 0.16)
     )
-    ink = ndimage.gaussian_filter(ink, rng.uniform(0.3, 0.9))
+    ink = scipy.ndimage.gaussian_filter(ink, rng.uniform(0.3, 0.9))
     coarse = ink.reshape(looks.SIDE // 2, 2, looks.SIDE // 2, 2).mean(axis=(1, 3))
     coarse = np.round(coarse * 15) / 15  # the scanner knew few levels
-    smooth = ndimage.zoom(coarse, 2, order=1, mode="nearest", grid_mode=True)
+    smooth = scipy.ndimage.zoom(coarse, 2, order=1, mode="nearest", grid_mode=True)
     return looks.grey(smooth * rng.uniform(0.8, 1.0))
 
 

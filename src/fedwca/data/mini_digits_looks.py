@@ -8,11 +8,10 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-import matplotlib
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
-from scipy import ndimage
 
 from fedwca.errors import UserError
 
@@ -70,6 +69,8 @@ def glyphs(font: str, text: str, centre: int) -> tuple[Picture, float]:
 
 @cache
 def _face(font: str) -> ImageFont.FreeTypeFont:
+    import matplotlib  # here, since it takes a while and few need it
+
     path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{font}.ttf"
     if not path.is_file():
         raise UserError(f"Matplotlib's font {path} is missing: reinstall matplotlib.")
@@ -86,9 +87,9 @@ def pen(scan: Picture, level: float) -> Picture:
     framed = np.pad(scan / 16, 1)  # room for strokes that touch the border
     # Faint strokes are thin, not absent: judged against the ink around them they stay whole,
     # while the eyes of 6, 8 and 9, light amid dark, stay open.
-    around = ndimage.gaussian_filter(ndimage.maximum_filter(framed, 3), 0.7)
+    around = scipy.ndimage.gaussian_filter(scipy.ndimage.maximum_filter(framed, 3), 0.7)
     framed = framed / np.maximum(around, 0.45)
-    surface = ndimage.zoom(framed, 8, order=3, mode="grid-constant", grid_mode=True)
+    surface = scipy.ndimage.zoom(framed, 8, order=3, mode="grid-constant", grid_mode=True)
     return np.asarray(np.clip((surface - level) / 0.16 + 0.5, 0, 1))
 
 
@@ -144,8 +145,8 @@ def _warp(
         middle[1] + turned_column / scale[1] - 0.5,
     ]
     # Large print must be smoothed before it is thinned out to 64 x 64.
-    smooth = ndimage.gaussian_filter(ink, max(0.0, 0.25 / min(scale) - 0.2))
-    fine = ndimage.map_coordinates(smooth, places, order=1, mode="constant")
+    smooth = scipy.ndimage.gaussian_filter(ink, max(0.0, 0.25 / min(scale) - 0.2))
+    fine = scipy.ndimage.map_coordinates(smooth, places, order=1, mode="constant")
     return np.asarray(fine.reshape(SIDE, 2, SIDE, 2).mean(axis=(1, 3)))
 
 
@@ -187,7 +188,7 @@ def wall(rng: Rng) -> Picture:
 
 def _mottle(rng: Rng, size: float) -> Picture:
     """Grey clouds about `size` pixels wide, with a spread of about 0.1."""
-    clouds = ndimage.gaussian_filter(rng.normal(0, 1, (SIDE, SIDE)), size, mode="wrap")
+    clouds = scipy.ndimage.gaussian_filter(rng.normal(0, 1, (SIDE, SIDE)), size, mode="wrap")
     return np.asarray(0.1 * clouds / (clouds.std() + 1e-9))[..., None]
 
 
@@ -215,7 +216,7 @@ def apart(light: float, rng: Rng, least: float, most: float) -> float:
 
 def soft(picture: Picture, blur: float, rng: Rng, *, grain: float) -> Picture:
     """Out of focus, then the sensor's grain."""
-    blurred = ndimage.gaussian_filter(picture, (blur, blur, 0), mode="nearest")
+    blurred = scipy.ndimage.gaussian_filter(picture, (blur, blur, 0), mode="nearest")
     return np.asarray(np.clip(blurred + rng.normal(0, grain, picture.shape), 0, 1))
 
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
@@ -187,5 +186,7 @@ def _cut(text: str, font: ImageFont.FreeTypeFont, width: float) -> str:
 def _font(size: int) -> ImageFont.FreeTypeFont:
     # Matplotlib's own face, laid out by Pillow alone: the same on every machine, whatever fonts
     # and shaping libraries that machine has.
+    import matplotlib  # here, since it takes a while and few need it
+
     path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
     return ImageFont.truetype(str(path), size, layout_engine=ImageFont.Layout.BASIC)
