@@ -85,13 +85,13 @@ def mistreat(folder: Path, started: dict[str, "subprocess.Popen[bytes]"]) -> Pat
     def log() -> str:
         return "".join(path.read_text() for path in runs.glob("*/log.txt"))
 
-    wait_for("round 1", lambda: "after 1 rounds" in log())
+    wait_for("round 1", lambda: "1 round done" in log())
     time.sleep(3)  # into the next round's work
     say("kill -9 the SuperNode of mill, in the middle of a round")
     subprocess.run(["kill", "-9", str(child_of(started["mill"]))], check=True)
     wait_for("the loss of mill", lambda: "mill is lost" in log())
     wait_for("the return of mill", lambda: "mill is back" in log())
-    wait_for("round 3", lambda: "after 3 rounds" in log())
+    wait_for("round 3", lambda: "3 rounds done" in log())
     time.sleep(3)
     say("kill -9 the SuperLink")
     subprocess.run(["kill", "-9", str(child_of(started["server"]))], check=True)

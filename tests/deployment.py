@@ -77,6 +77,9 @@ class Deployment:
         `environments` has variables to add for a site.
         """
         self._spawn("server")
+        up, until = self.folder / "server.out", time.monotonic() + 60
+        while "may connect" not in up.read_text() and time.monotonic() < until:
+            time.sleep(0.2)
         for site in self.sites:
             data, test = self.images / "images" / site, self.images / "test" / site
             where = ["--data", str(data), "--test", str(test)]

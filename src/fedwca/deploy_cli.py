@@ -69,11 +69,16 @@ def init(
         out.say(f"site {site}: {(folder / 'sites' / site).resolve()}")
     if plaintext:
         out.say("warning: plaintext, no keys: anybody on the network can read along and take part")
+    secret = "" if kit.plaintext else " over a safe way, it holds a private key"
     out.say("\nNext:")
-    out.say(f"  at the server:  fedwca deploy server --folder {folder}")
-    out.say("  at each site:   copy its folder there over a safe way, it holds a private key; then")
-    out.say("                  fedwca deploy client --site NAME --data IMAGES --folder ITS_FOLDER")
-    out.say(f"  at the server:  fedwca deploy run CONFIG --folder {folder}")
+    if len(new) == len(kit.sites):
+        out.say(f"  at the server:    fedwca deploy server --folder {folder}")
+    out.say(f"  at each new site: copy its folder there{secret}; then")
+    out.say(
+        "                    fedwca deploy client --site NAME --data IMAGES --folder ITS_FOLDER"
+    )
+    if len(new) == len(kit.sites):
+        out.say(f"  at the server:    fedwca deploy run CONFIG --folder {folder}")
 
 
 @deploy_app.command()
@@ -155,7 +160,7 @@ def run(
     """
     from fedwca.data.cache import default_cache
     from fedwca.deploy.kit import server_kit
-    from fedwca.deploy.launch import follow, last_runs, last_settings, start, stop
+    from fedwca.deploy.launch import STOPPED, follow, last_runs, last_settings, start, stop
     from fedwca.experiments.config import parse_override, read_experiment, resolve
 
     kit = server_kit(folder)
@@ -176,21 +181,18 @@ def run(
         done = follow(kit, experiment, place, out.say)
     except KeyboardInterrupt:
         stop(kit)
-        raise UserError(_STOPPED) from None
+        raise UserError(STOPPED) from None
     out.say(f"done; results in {done.path}, each site's model in its own folder")
-
-
-_STOPPED = "stopped; go on from the last finished round with `fedwca deploy run --resume`"
 
 
 @deploy_app.command("stop")
 def stop_run(folder: Folder = _DEPLOYMENT) -> None:
     """End the run that is going on; its finished rounds are kept."""
     from fedwca.deploy.kit import server_kit
-    from fedwca.deploy.launch import stop
+    from fedwca.deploy.launch import STOPPED, stop
 
     stop(server_kit(folder))
-    out.say(_STOPPED)
+    out.say(STOPPED)
 
 
 @deploy_app.command()

@@ -22,6 +22,7 @@ from fedwca.notes import Note
 __all__ = [
     "JOB",
     "OUTCOME",
+    "STOPPED",
     "busy",
     "follow",
     "last_runs",
@@ -34,6 +35,7 @@ __all__ = [
 
 JOB = "job.json"  # what the next ServerApp is to do
 OUTCOME = "outcome.json"  # what has become of it
+STOPPED = "stopped; go on from the last finished round with `fedwca deploy run --resume`"
 _END = 30.0  # seconds until a ServerApp that was stopped is gone
 _START = 120.0  # seconds until a ServerApp must have begun
 
@@ -145,6 +147,8 @@ def follow(kit: ServerKit, experiment: Experiment, runs: Path, note: Note) -> Ru
             return folder
         if mine and outcome.get("state") == "failed":
             raise UserError(str(outcome.get("problem")))
+        if mine and not running and outcome.get("state") == "stopped":
+            raise UserError(STOPPED)
         if mine and not running:
             raise UserError(
                 "the run was cut short, see superlink.log: once the server is up, go on with "
@@ -173,8 +177,10 @@ def stop(kit: ServerKit) -> None:
     """End the run that is going on; its finished rounds are kept."""
     if not under_way(kit):
         raise UserError("no run is under way")
-    number = str(read_json(kit.folder / OUTCOME)["run"])
-    run_flower(kit.home, "flwr", "stop", number, CONNECTION)
+    outcome = read_json(kit.folder / OUTCOME)
+    # Said first: whoever follows the run learns that its end was wanted.
+    write_json(kit.folder / OUTCOME, {**outcome, "state": "stopped"})
+    run_flower(kit.home, "flwr", "stop", str(outcome["run"]), CONNECTION)
     gone = time.monotonic() + _END
     while under_way(kit) and time.monotonic() < gone:
         time.sleep(0.2)

@@ -117,7 +117,7 @@ class _Logged:
         self._tell.note(text)
 
     def start(self, title: str, rounds: int, done: int) -> None:
-        self._write(f"{title}: {done} of {rounds} rounds done")
+        self._write(f"{title}: {rounds} rounds, {done} of them done")
         self._tell.start(title, rounds, done)
 
     def round(self, line: dict[str, Any]) -> None:
@@ -133,7 +133,8 @@ class _Logged:
 
 
 def _in_words(line: dict[str, Any]) -> str:
-    words = [f"after {line['round']} rounds: {len(line['clients'])} sites scored"]
+    plural = "" if line["round"] == 1 else "s"
+    words = [f"{line['round']} round{plural} done: {len(line['clients'])} sites scored"]
     if line["accuracy"]["mean"] is not None:
         words.append(f"accuracy {100 * line['accuracy']['mean']:.1f} %")
     if "bytes_down" in line:

@@ -49,7 +49,9 @@ def run_line(kit: ServerKit, view: RunView) -> str:
     outcome = read_json(kit.folder / OUTCOME)
     state = str(outcome.get("state", "not begun"))
     if state == "running" and not under_way(kit):
-        state = "cut short; go on with `fedwca deploy run --resume`"
+        state = "cut short"
+    if state in ("stopped", "cut short"):
+        state += "; go on with `fedwca deploy run --resume`"
     if state == "failed":
         state = f"failed: {outcome.get('problem')}"
     planned = view.settings["training"]["rounds"]
