@@ -9,6 +9,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from fedwca import report_cli
 from fedwca.deploy_cli import deploy_app
 from fedwca.errors import UserError
 from fedwca.screen import Screen, show_grid
@@ -22,6 +23,7 @@ app = typer.Typer(
 data_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at the data.")
 app.add_typer(data_app, name="data")
 app.add_typer(deploy_app, name="deploy")
+report_cli.add_to(app)
 
 out = Screen()
 

@@ -18,6 +18,7 @@ from fedwca.engines.base import Engine, Exchanged, Job
 from fedwca.engines.simulator import Simulator
 from fedwca.errors import UserError
 from fedwca.experiments.config import Experiment
+from fedwca.experiments.examples import example_images
 from fedwca.experiments.metrics import accuracy_of, client_scores
 from fedwca.experiments.progress import Progress, Silent
 from fedwca.experiments.source import blank_model, check_source, source_model
@@ -64,6 +65,7 @@ def run_experiment(
     with RunFolder.open(path, experiment.settings(), identity) as folder:
         folder.clean()
         folder.write_json("clients.json", _who_holds_what(clients, benchmark))
+        folder.write_json("examples.json", example_images(clients))
         kept = folder.path / "source.safetensors"
         source_model(experiment, benchmark, model, kept, cache, tell.note)
         source = clone(model.feature_state())

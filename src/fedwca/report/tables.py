@@ -11,7 +11,17 @@ from rich.table import Table
 from fedwca.report.clusters import chance_purity, purity
 from fedwca.report.runs import RunView
 
-__all__ = ["Grid", "accuracy_grid", "as_markdown", "as_table", "cluster_grid", "run_grid", "spread"]
+__all__ = [
+    "Grid",
+    "accuracy_grid",
+    "as_markdown",
+    "as_table",
+    "by_variant",
+    "cluster_grid",
+    "planned_rounds",
+    "run_grid",
+    "spread",
+]
 
 
 class Grid(NamedTuple):
@@ -61,7 +71,7 @@ def accuracy_grid(runs: Sequence[RunView]) -> list[Grid]:
 def _accuracy(title: str, runs: list[RunView]) -> Grid:
     domains = list(dict.fromkeys(d for r in runs for d in r.last["accuracy"]["domains"]))
     rows = []
-    for name, same in _by_variant(runs):
+    for name, same in by_variant(runs):
         by_domain = [[r.last["accuracy"]["domains"].get(d) for r in same] for d in domains]
         cells = [spread(values) for values in (*by_domain, [r.accuracy for r in same])]
         rounds = "/".join(sorted({str(r.rounds) for r in same}))
@@ -71,7 +81,7 @@ def _accuracy(title: str, runs: list[RunView]) -> Grid:
     return Grid(title, ["method", *domains, "mean", "seeds", "rounds"], rows)
 
 
-def _by_variant(runs: list[RunView]) -> list[tuple[str, list[RunView]]]:
+def by_variant(runs: list[RunView]) -> list[tuple[str, list[RunView]]]:
     """Runs grouped by all settings but the seed, variants of a method named by what differs."""
     groups: dict[str, list[RunView]] = {}
     for run in {run.path.resolve(): run for run in runs}.values():
@@ -131,7 +141,7 @@ def run_grid(runs: Sequence[RunView]) -> Grid:
     rows = [
         [
             run.name,
-            f"{run.rounds}/{_planned(run)}",
+            f"{run.rounds}/{planned_rounds(run)}",
             "–" if run.accuracy is None else f"{100 * run.accuracy:.1f}",
             "done" if run.done else "unfinished",
         ]
@@ -140,6 +150,7 @@ def run_grid(runs: Sequence[RunView]) -> Grid:
     return Grid("runs", ["run", "rounds", "accuracy", "state"], rows)
 
 
-def _planned(run: RunView) -> int:
+def planned_rounds(run: RunView) -> int:
+    """How many rounds the run has when it is done."""
     is_still = run.settings["method"]["name"] == "source_only"
     return 0 if is_still else int(run.settings["training"]["rounds"])

@@ -1,0 +1,58 @@
+"""`fedwca report` and `fedwca watch` from the command line."""
+
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from made_up_runs import make_run
+
+Invoke = Callable[..., Any]
+
+
+def test_a_report_of_one_run_and_of_all(invoke: Invoke) -> None:
+    one = make_run(Path("runs"))
+    make_run(Path("runs"), method="fedavg")
+    done = invoke("report", one.name, "-o", "out/one.html")
+    assert done.code == 0, done.err
+    assert "Wrote out/one.html" in done.out
+    assert one.name in Path("out/one.html").read_text()
+    assert "2 runs" in invoke("report").out
+    assert '"kind":"comparison"' in Path("report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("report",), "there are no runs in runs yet"),
+        (("report", "nowhere"), "is not a run folder"),
+        (("report", "-o", "page.pdf"), "call it page.html"),
+        (("watch", "nowhere"), "is not a run folder"),
+        (("watch", "--port", "70000"), "no port 70000"),
+    ],
+)
+def test_what_is_asked_wrongly_gets_a_sentence(
+    invoke: Invoke, words: tuple[str, ...], told: str
+) -> None:
+    done = invoke(*words)
+    assert done.code == 2
+    assert told in done.err
+
+
+def test_watch_serves_until_it_is_ended(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "runs")
+    command = [sys.executable, "-m", "fedwca.cli", "watch", run.name]
+    child = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout is not None
+        address = child.stdout.readline().split()[1]
+        assert address.startswith("http://127.0.0.1:")
+        with urllib.request.urlopen(address + "data.json", timeout=10) as reply:
+            assert run.name.encode() in reply.read()
+    finally:
+        child.terminate()
+        child.communicate(timeout=20)
