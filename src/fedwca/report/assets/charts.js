@@ -133,8 +133,8 @@ function marker(x, y, number, size, fill = colourOf(number)) {
 // groups: names along x; series: [{name, values: [{mean, spread}]}], one value for each group.
 function barChart({title, description, groups, series, format, width}) {
   const room = (width - 60) / groups.length, fits = groups.every((name) => [...name].length * 7 <= room);
-  const letters = Math.max(...groups.map((name) => Math.min(16, [...name].length)));
-  const height = 226 + (fits ? 24 : room >= 13 ? 10 + letters * 5 : 8);
+  const letters = Math.max(...groups.map((name) => Math.min(13, [...name].length)));
+  const height = 226 + (fits ? 24 : room >= 18 ? 10 + letters * 5 : 8);
   const box = {left: 52, right: width - 8, top: 16, bottom: 226};
   const svg = canvas(width, height, title, description);
   const tops = series.flatMap((s) => s.values.map((v) => v && v.mean !== null ? v.mean + (v.spread || 0) : null));
@@ -145,14 +145,14 @@ function barChart({title, description, groups, series, format, width}) {
   groups.forEach((group, g) => {
     const middle = box.left + room * (g + 0.5);
     if (fits) svg.append(words(middle, box.bottom + 18, group, {"text-anchor": "middle"}));
-    else if (room >= 13) svg.append(slanted(middle + 4, box.bottom + 14, group));
+    else if (room >= 18) svg.append(slanted(middle + 4, box.bottom + 14, group));
     series.forEach((one, number) => drawBar(svg, one, number, one.values[g], middle + (number - series.length / 2) * bar, bar, y, group, format));
   });
   return svg;
 }
 
 function slanted(x, y, text) {
-  const label = words(x, y, shortened(text, 16), {"text-anchor": "end", "font-size": 11, transform: `rotate(-40 ${x} ${y})`});
+  const label = words(x, y, shortened(text, 13), {"text-anchor": "end", "font-size": 11, transform: `rotate(-40 ${x} ${y})`});
   const whole = node("title");
   whole.textContent = text;
   label.append(whole);
@@ -191,7 +191,7 @@ function heatMap({title, description, rows, columns, values, width}) {
   rows.forEach((row, r) => {
     const y = top + r * line;
     svg.append(node("rect", {x: 0, y: y + 2, width: 5, height: line - 4, fill: row.colour}));
-    svg.append(words(10, y + line * 0.72, shortened(row.name, Math.floor((left - 14) / 6.6)), {"font-size": Math.min(12, line - 4)}));
+    svg.append(words(10, y + line * 0.72, shortened(row.name, Math.floor((left - 16) / 7.4)), {"font-size": Math.min(12, line - 4)}));
     columns.forEach((_, c) => drawCell(svg, values[r]?.[c], left + cell * c, y, cell, line, row.own === c));
   });
   return svg;
@@ -237,7 +237,7 @@ function drawCluster(svg, cluster, x, y, width, height, {tile, line, pad, label}
   cluster.clients.forEach((client, number) => {
     const top = y + 30 + number * line;
     svg.append(node("rect", {x: x + pad, y: top + 2, width: 5, height: line - 6, fill: client.colour}));
-    const name = words(x + pad + 10, top + line / 2, shortened(client.name, 16), {"dominant-baseline": "middle"});
+    const name = words(x + pad + 10, top + line / 2, shortened(client.name, 14), {"dominant-baseline": "middle"});
     const whole = node("title");
     whole.textContent = client.name;
     name.append(whole);

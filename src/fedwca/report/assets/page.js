@@ -59,7 +59,7 @@ function legendOf(entries) {
     const colour = entry.colour || colourOf(number);
     if (entry.colour && !entry.strong) sign.append(node("rect", {x: 4, y: 0, width: 12, height: 12, fill: colour}));
     else sign.append(node("line", {x1: 0, x2: 22, y1: 6, y2: 6, stroke: colour, "stroke-width": entry.strong ? 3.5 : 2.5, "stroke-dasharray": dashOf(number)}), marker(11, 6, number, 3.5, colour));
-    list.append(el("li", {}, sign, entry.name));
+    list.append(el("li", {title: entry.name}, sign, shortened(entry.name, 60)));
   });
   return list;
 }
