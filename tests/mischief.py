@@ -4,6 +4,7 @@ Used on sites in the test's own process, and on real ones: a site whose environm
 `FEDWCA_MISCHIEF` plays one trick a try from round 1 on (see `play_tricks`).
 """
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -66,6 +67,13 @@ def _alpha(record: Record) -> None:
     record.values["alpha"] = record.values["alpha"] / 2
 
 
+def _endless() -> bytes:
+    """Well-formed safetensors of a tensor that is empty, with sides that overflow."""
+    entry = {"dtype": "F32", "shape": [0, 2**40, 2**40], "data_offsets": [0, 0]}
+    header = json.dumps({"x": entry}).encode()
+    return len(header).to_bytes(8, "little") + header
+
+
 TRICKS = {
     "nan": Trick(_changed(_nan), "is not finite"),
     "shape": Trick(_changed(_shape), "of the model 'local' is torch.float32 (1, "),
@@ -80,6 +88,14 @@ TRICKS = {
     "old round": Trick(lambda reply: replace(reply, round=0), "it answers round 0 of the run"),
     "other name": Trick(lambda reply: replace(reply, site="dim"), "it came from 'dim'"),
     "no record": Trick(lambda reply: replace(reply, parcel=pack({})[0]), "'alpha' is missing"),
+    "deep list": Trick(
+        lambda reply: replace(reply, parcel=Parcel("[" * 100_000, pack({})[0].blob)),
+        "the list of tensors cannot be read",
+    ),
+    "endless shape": Trick(
+        lambda reply: replace(reply, parcel=Parcel("[]", _endless())),
+        "the tensors cannot be read",
+    ),
     "log": Trick(lambda reply: replace(reply, health={"a<b>": 1.0}), "is no number for the log"),
 }
 

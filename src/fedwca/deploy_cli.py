@@ -1,6 +1,8 @@
 """The commands of `fedwca deploy`: from certificates to a run over many machines."""
 
+import re
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -72,13 +74,13 @@ def init(
     secret = "" if kit.plaintext else " over a safe way, it holds a private key"
     out.say("\nNext:")
     if len(new) == len(kit.sites):
-        out.say(f"  at the server:    fedwca deploy server --folder {folder}")
+        out.say(f"  at the server:    fedwca deploy server --folder {quote(str(folder))}")
     out.say(f"  at each new site: copy its folder there{secret}; then")
     out.say(
         "                    fedwca deploy client --site NAME --data IMAGES --folder ITS_FOLDER"
     )
     if len(new) == len(kit.sites):
-        out.say(f"  at the server:    fedwca deploy run CONFIG --folder {folder}")
+        out.say(f"  at the server:    fedwca deploy run CONFIG --folder {quote(str(folder))}")
 
 
 @deploy_app.command()
@@ -121,6 +123,8 @@ def client(
             raise UserError(f"there is no folder {path}: give the folder of the site's images")
     if not 0 <= threads <= 1024:
         raise UserError("--threads is the number of threads: give 1 to 1024")
+    if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", device):
+        raise UserError(f"there is no device {device!r}: give cpu, cuda, cuda:1 or mps")
     local: dict[str, Any] = {
         "data": str(data.expanduser().resolve()),
         "test": str(test.expanduser().resolve()) if test else None,
@@ -160,7 +164,8 @@ def run(
     """
     from fedwca.data.cache import default_cache
     from fedwca.deploy.kit import server_kit
-    from fedwca.deploy.launch import STOPPED, follow, last_runs, last_settings, start, stop
+    from fedwca.deploy.launch import STOPPED, follow, last_runs, last_settings, log_of, start, stop
+    from fedwca.deploy.server import deployed_name
     from fedwca.experiments.config import parse_override, read_experiment, resolve
 
     kit = server_kit(folder)
@@ -173,12 +178,17 @@ def run(
     else:
         experiment = read_experiment(config, [parse_override(text) for text in overrides or []])
         place = runs or kit.folder / "runs"
-    start(kit, experiment, place, cache or default_cache())
-    if detach:
-        out.say(f"started; see `fedwca deploy status --folder {folder}`")
+    finished = place / deployed_name(experiment)
+    if (finished / "result.json").exists():
+        out.say(f"this run is done; results in {finished}")
         return
     try:
-        done = follow(kit, experiment, place, out.say)
+        log = log_of(experiment, place, out.say)
+        job = start(kit, experiment, place, cache or default_cache())
+        if detach:
+            out.say(f"started; see `fedwca deploy status --folder {quote(str(folder))}`")
+            return
+        done = follow(kit, job, experiment, place, log)
     except KeyboardInterrupt:
         stop(kit)
         raise UserError(STOPPED) from None
@@ -191,7 +201,8 @@ def stop_run(folder: Folder = _DEPLOYMENT) -> None:
     from fedwca.deploy.kit import server_kit
     from fedwca.deploy.launch import STOPPED, stop
 
-    stop(server_kit(folder))
+    if not stop(server_kit(folder)):
+        raise UserError("no run is under way")
     out.say(STOPPED)
 
 

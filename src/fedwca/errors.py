@@ -7,7 +7,16 @@ __all__ = ["UserError", "did_you_mean"]
 
 
 class UserError(Exception):
-    """Something the user can put right; its text is one sentence that says how."""
+    """Something the user can put right; its text is one sentence that says how.
+
+    Args:
+        sentence: for the user of this machine.
+        elsewhere: the same for another machine, which is not to learn of paths and file names.
+    """
+
+    def __init__(self, sentence: str, elsewhere: str = "") -> None:
+        super().__init__(sentence)
+        self.elsewhere = elsewhere
 
 
 def did_you_mean(word: object, known: Iterable[str], otherwise: str = "") -> str:

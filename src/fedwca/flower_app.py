@@ -4,6 +4,9 @@
 """
 
 import os
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +17,10 @@ from rich.console import Console
 
 from fedwca.data.site_images import SitePaths
 from fedwca.deploy.kit import expected_sites
-from fedwca.deploy.launch import JOB, OUTCOME, busy, read_json
+from fedwca.deploy.launch import JOB, OUTCOME, busy, cancelled, read_json
 from fedwca.deploy.roles import SERVER_FOLDER, SITE_FOLDER, local_settings
 from fedwca.deploy.server import serve
-from fedwca.deploy.site import Here, answer
+from fedwca.deploy.site import IN_ITS_LOG, Here, answer
 from fedwca.engines.flower_messages import Reply, Request
 from fedwca.engines.wire import WireError
 from fedwca.errors import UserError
@@ -42,6 +45,9 @@ def main(grid: Grid, context: Context) -> None:
         write_json(folder / OUTCOME, word)
 
     with busy(folder, patience=30):
+        if cancelled(folder, str(job.get("id"))):
+            leave_word("stopped")
+            return
         leave_word("running")
         try:
             serve(
@@ -49,7 +55,7 @@ def main(grid: Grid, context: Context) -> None:
                 resolve(job["settings"]),
                 Path(job["runs"]),
                 Path(job["cache"]),
-                lambda: expected_sites(folder),
+                _expected(folder),
                 LineProgress(Console()),
             )
         except UserError as error:
@@ -59,6 +65,19 @@ def main(grid: Grid, context: Context) -> None:
             leave_word("failed", f"{type(error).__name__}: {error}; superlink.log tells more")
             raise
         leave_word("done")
+
+
+def _expected(folder: Path) -> Callable[[], dict[str, str]]:
+    """Reads the deployment's sites anew; half a file, as a hand that edits leaves it, is none."""
+    known = expected_sites(folder)
+
+    def read() -> dict[str, str]:
+        nonlocal known
+        with suppress(UserError, OSError, ValueError):
+            known = expected_sites(folder)
+        return known
+
+    return read
 
 
 @client_app.query("join")
@@ -78,8 +97,11 @@ def _answered(message: Message, context: Context) -> Message:
     try:
         request = Request.read(message.content)
         reply = answer(_here(site), request, lambda text: print(text, flush=True))
-    except (UserError, WireError) as error:
+    except WireError as error:
         reply = Reply(site, problem=str(error))
+    except Exception:  # Flower would send the server the traceback, with paths in it
+        traceback.print_exc()
+        reply = Reply(site, problem=IN_ITS_LOG)
     return Message(reply.content(), reply_to=message)
 
 

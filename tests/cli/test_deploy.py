@@ -118,6 +118,9 @@ def test_plaintext_must_be_asked_for_and_is_warned_of(invoke: Invoke) -> None:
         ((*INIT, "--site", 'a" b'), "cannot be called"),
         (("deploy", "init", "--address", "a b", "--site", "a"), "no name or address"),
         ((*INIT, "--site", "a", "--port", "70000"), "no port 70000"),
+        ((*INIT, "--site", "a", "--site", "A"), "given twice"),
+        ((*INIT, "--site", "a", "--listen", "banana"), "no address to listen on"),
+        (("deploy", "init", "--address", "fe80::1", "--site", "a"), "no name or address"),
         (("deploy", "server"), "make one with `fedwca deploy init`"),
         (("deploy", "client", "--site", "a", "--data", "."), "no folder of site 'a'"),
         (("deploy", "run", "x.toml"), "make one with `fedwca deploy init`"),
@@ -144,6 +147,11 @@ def test_a_deployment_that_is_not_up_says_what_to_start(invoke: Invoke) -> None:
     refused(invoke("deploy", "run", "run.toml", "--set", "deploy.wires=1"), "did you mean")
     refused(invoke("deploy", "stop"), "no run is under way")
     refused(invoke("deploy", "client", "--site", "a", "--data", "nowhere"), "no folder nowhere")
+    banana = invoke("deploy", "client", "--site", "a", "--data", ".", "--device", "banana")
+    refused(banana, "there is no device 'banana'")
+    refused(
+        invoke("deploy", "run", "run.toml", "--set", "deploy.least_sites=4"), "wait for 4 sites"
+    )
     domain = "method.clustering=domain"
     refused(invoke("deploy", "run", "run.toml", "--set", domain), "only a simulation knows")
     said = invoke("deploy", "status")
@@ -160,6 +168,9 @@ def test_a_site_s_own_folder_is_found_wherever_it_was_copied(invoke: Invoke) -> 
     assert "site b, server fl.example.org:9: not reached" in said.out
     assert "no model yet" in said.out
     refused(invoke("deploy", "status", "--site", "a", "--folder", "taken/away"), "of site 'b'")
+    Path("taken/away/ca.crt").write_text("junk")
+    junk = invoke("deploy", "client", "--site", "b", "--data", ".", "--folder", "taken/away")
+    refused(junk, "ca.crt is damaged")
     Path("taken/away/site.key").unlink()
     keyless = invoke("deploy", "client", "--site", "b", "--data", ".", "--folder", "taken/away")
     refused(keyless, "lacks site.key, so the server would not let it in")

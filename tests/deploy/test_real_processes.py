@@ -12,6 +12,7 @@ from fedwca.core.params import clone, distance
 from fedwca.data.image_files import object_transform
 from fedwca.data.site_images import site_images
 from fedwca.engines.simulator import Simulator
+from fedwca.engines.site import Site
 from fedwca.experiments.config import resolve
 from fedwca.methods import METHODS, Client, Record
 from fedwca.models import load_weights, read_class_names
@@ -51,15 +52,17 @@ def check_against_simulator(deployment: Deployment, images: Path, method: str, r
     result = json.loads((run / "result.json").read_text())
     assert result["round"] == experiment.method.rounds
     assert result["clients"] == told.lines[-1]["clients"]
+    state = kept[-1].state if kept else experiment.method.init(clone(model.feature_state()))
+    memories = kept[-1].memories if kept else {}
+    place = Site(source_model(classes), experiment.method, {c.name: c for c in clients}, 0)
     for site in SITES:
+        memory = memories.get(site, Record())
+        place.evaluate(site, experiment.method.deployed(state, Client(site), memory), memory)
         used = source_model(classes)
         load_weights(
             used, deployment.folder / "sites" / site / "runs" / run.name / "model.safetensors"
         )
-        if kept and experiment.method.training.batch_norm == "blend":
-            memory = kept[-1].memories.get(site, Record())
-            wanted = experiment.method.deployed(kept[-1].state, Client(site), memory)
-            assert distance(wanted, used.feature_state()) < 1e-5
+        assert distance(place.model.feature_state(), used.feature_state()) < 1e-5
         assert torch.equal(used.classifier_weight(), source_model(classes).classifier_weight())
 
 

@@ -176,16 +176,24 @@ def test_a_site_may_join_in_a_later_round(world: World, method: str) -> None:
         assert [int(c) for c in clusters] == [0, 0]  # the nearest of the one that there is
 
 
-def test_a_name_that_nobody_expects_and_a_foreign_key_are_refused(world: World) -> None:
+def test_a_site_under_another_s_name_is_refused_and_a_stranger_not_even_asked(
+    world: World,
+) -> None:
     keys = {"dim": "key of dim", "noisy": "key of noisy"}
-    world.grid.keys = {0: b"key of dim", 1: b"key of dim"}
-    world.grid.sites[2] = world.grid.sites[0]  # dim's name, and no key at all
-    stranger = site_program(world.folder, "dim", world.folder / "other")
-    world.grid.sites[3] = lambda request: replace(stranger(request), site="stranger")
+    world.grid.keys = {0: b"key of dim", 1: b"key of dim", 3: b"key of nobody"}
+    world.grid.sites[2] = world.grid.sites[3] = world.grid.sites[0]  # no key, and a foreign one
     engine, told = world.engine(expected=keys)
     assert [c.name for c in engine.clients()] == ["dim"]
     assert any("noisy cannot take part: it does not hold" in note for note in told.notes)
-    assert any("dim cannot take part: it does not hold" in note for note in told.notes)
+    assert told.notes.count("a node whose key is of no site here is left aside") == 2
+    assert {node for node, _ in world.grid.sent} == {0, 1}
+
+
+def test_a_name_that_nobody_expects_is_refused(world: World) -> None:
+    honest = world.grid.sites[1]
+    world.grid.sites[1] = lambda request: replace(honest(request), site="stranger")
+    engine, told = world.engine()
+    assert [c.name for c in engine.clients()] == ["dim"]
     assert any("stranger cannot take part: no site of this" in note for note in told.notes)
 
 
@@ -260,7 +268,8 @@ def test_a_site_with_no_images_says_so(world: World) -> None:
         file.unlink()
     engine, told = world.engine()
     assert [c.name for c in engine.clients()] == ["dim"]
-    assert any("noisy cannot take part: there are no images in" in note for note in told.notes)
+    assert "noisy cannot take part: there are no images in its folder" in told.notes
+    assert not any(str(world.folder) in note for note in told.notes)  # no path leaves a site
 
 
 @pytest.mark.parametrize("method", ["local", "fedamp", "fedpcl", "fedwca"])

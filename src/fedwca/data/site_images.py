@@ -48,7 +48,8 @@ def site_images(
         if not len(rows):
             raise UserError(
                 f"{paths.test} has no folder that is named like a class ({', '.join(classes[:5])}"
-                f"{', …' if len(classes) > 5 else ''}): sort the test images into such folders"
+                f"{', …' if len(classes) > 5 else ''}): sort the test images into such folders",
+                "its test images are not sorted into folders named like the classes",
             )
         test = LabeledImages(
             UnlabeledImages(found.images, rows, transform), found.labels[rows].copy()
@@ -60,18 +61,27 @@ def _stored(
     name: str, folder: Path, classes: tuple[str, ...], request: Request, note: Note
 ) -> Domain:
     if not folder.is_dir():
-        raise UserError(f"there is no folder {folder}: give the folder of the site's images")
+        raise UserError(
+            f"there is no folder {folder}: give the folder of the site's images",
+            "the folder of its images is gone",
+        )
     found = read_domain(name, folder)
     number = numbering(classes)
     files = [(file, UNLABELED) for file in found.loose]
     files += [(file, number(label)) for label, group in found.sorted.items() for file in group]
     if not files:
-        raise UserError(f"there are no images in {folder}: put *.jpg or *.png files there")
+        raise UserError(
+            f"there are no images in {folder}: put *.jpg or *.png files there",
+            "there are no images in its folder",
+        )
     if classes:
         for warning in warnings_of(found, number):
             note(f"warning: {warning}")
     domain = stored_domain(image_domain(name, sorted(files), folder), request, note)
     if not len(domain):
         file, reason = domain.broken[0]
-        raise UserError(f"no image in {folder} can be read: of {file}, for one, {reason}")
+        raise UserError(
+            f"no image in {folder} can be read: of {file}, for one, {reason}",
+            "none of its images can be read",
+        )
     return domain

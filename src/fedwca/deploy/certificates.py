@@ -2,6 +2,7 @@
 
 import datetime
 import ipaddress
+from pathlib import Path
 from typing import NamedTuple
 
 from cryptography import x509
@@ -9,7 +10,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-__all__ = ["Pair", "authority", "public_pem", "server_certificate", "site_keys"]
+__all__ = [
+    "Pair",
+    "authority",
+    "damaged_secret",
+    "public_pem",
+    "server_certificate",
+    "site_keys",
+]
 
 _YEARS = 10
 _Key = ec.EllipticCurvePrivateKey
@@ -88,6 +96,19 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: _Key) -> x509.Certifica
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=365 * _YEARS))
     )
+
+
+def damaged_secret(folder: Path) -> str:
+    """The file of a site's folder that is no certificate or no key; empty if both are sound."""
+    try:
+        x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+    except ValueError:
+        return "ca.crt"
+    try:
+        serialization.load_ssh_private_key((folder / "site.key").read_bytes(), None)
+    except (ValueError, TypeError):
+        return "site.key"
+    return ""
 
 
 def _name(text: str) -> x509.Name:

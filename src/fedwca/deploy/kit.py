@@ -4,6 +4,7 @@ deployment/server/        deployment.toml, certificates, keys/SITE.pub, start.sh
 deployment/sites/SITE/    site.toml, ca.crt, site.key, start.sh, a systemd unit
 """
 
+import ipaddress
 import json
 import os
 import re
@@ -12,7 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedwca.deploy.certificates import Pair, authority, public_pem, server_certificate, site_keys
+from fedwca.deploy.certificates import (
+    Pair,
+    authority,
+    damaged_secret,
+    public_pem,
+    server_certificate,
+    site_keys,
+)
 from fedwca.errors import UserError
 from fedwca.files import write_atomically
 
@@ -24,7 +32,7 @@ else:
 __all__ = ["ServerKit", "SiteKit", "expected_sites", "make_kit", "server_kit", "site_kit"]
 
 _SITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]{0,252}[A-Za-z0-9])?")
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
 
 
 class ServerKit(NamedTuple):
@@ -78,7 +86,8 @@ def make_kit(
                 f"a site cannot be called {site!r}: use up to 63 letters, digits, - _ . and begin "
                 "with a letter or digit"
             )
-    if twice := {site for site in sites if list(sites).count(site) > 1}:
+    folded = [site.lower() for site in sites]  # folders of some systems know no capitals
+    if twice := {site for site in sites if folded.count(site.lower()) > 1}:
         raise UserError(f"--site {min(twice)} is given twice: name every site once")
     server = folder / "server"
     if (server / "deployment.toml").exists():
@@ -86,7 +95,7 @@ def make_kit(
         _check_unchanged(before, address, port, plaintext)
         kit = before._replace(sites=(*before.sites, *(s for s in sites if s not in before.sites)))
     else:
-        _check_new(address, port, sites)
+        _check_new(address, port, listen, sites)
         before = None
         kit = ServerKit(server, address, listen, port, plaintext, tuple(sites))
         _write_server(kit)
@@ -97,7 +106,7 @@ def make_kit(
     return kit, new
 
 
-def _check_new(address: str, port: int, sites: Sequence[str]) -> None:
+def _check_new(address: str, port: int, listen: str, sites: Sequence[str]) -> None:
     if not sites:
         raise UserError("no site is named: give each one, as in --site clinic-a --site clinic-b")
     if not _HOST.fullmatch(address):
@@ -107,6 +116,13 @@ def _check_new(address: str, port: int, sites: Sequence[str]) -> None:
         )
     if not 1 <= port <= 65_535:
         raise UserError(f"there is no port {port}: choose one from 1024 to 65535")
+    try:
+        ipaddress.IPv4Address(listen)
+    except ValueError:
+        raise UserError(
+            f"{listen!r} is no address to listen on: give one of this machine, as 10.0.0.5, or "
+            "leave it out to listen on all"
+        ) from None
 
 
 def _check_unchanged(kit: ServerKit, address: str, port: int, plaintext: bool) -> None:
@@ -200,14 +216,19 @@ wire = "float32"              # "float16" halves the traffic
 
 _NEEDS_DATA = """\
 DATA="${1:-${DATA:?give the folder of the images of this site: ./start.sh /path/to/images}}"
+[ $# -gt 0 ] && shift    # what is left goes to the command, such as --test /path --device cuda
 """
 
 _SCRIPT = """\
 #!/bin/sh
 # Run it by hand, or by the systemd unit beside it. FEDWCA may name the command to use.
 HERE="$(cd "$(dirname "$0")" && pwd)"
-{needs}while true; do
-  "${{FEDWCA:-fedwca}}" {words}
+{needs}child=
+trap 'trap - TERM INT; [ -n "$child" ] && kill -TERM "$child" && wait "$child"; exit 130' TERM INT
+while true; do
+  "${{FEDWCA:-fedwca}}" {words} "$@" &
+  child=$!
+  wait "$child"
   code=$?
   # 0 and 130: stopped on purpose; 2: something that only a human can mend.
   case $code in 0|2|130) exit $code ;; esac
@@ -224,10 +245,13 @@ After=network-online.target
 Wants=network-online.target
 
 [Service]
+# An account of its own, which may read the images and nothing else.
+User=fedwca
 Environment=FEDWCA=/opt/fedwca/bin/fedwca
 {setting}ExecStart=/etc/fedwca/start.sh
 Restart=always
 RestartSec=5
+RestartPreventExitStatus=2
 
 [Install]
 WantedBy=multi-user.target
@@ -283,6 +307,12 @@ def _check_secrets(kit: SiteKit) -> None:
                 f"{kit.folder} lacks {name}, so the server would not let it in: copy "
                 f"sites/{kit.site} from the server's deployment once more"
             )
+
+    if not kit.plaintext and (damaged := damaged_secret(kit.folder)):
+        raise UserError(
+            f"{kit.folder / damaged} is damaged: copy sites/{kit.site} from the server's "
+            "deployment once more"
+        )
 
 
 def _read(path: Path, **kinds: type) -> dict[str, Any]:

@@ -14,9 +14,11 @@ from fedwca.deploy.roles import CONNECTION
 from fedwca.deploy.server import LOG, check_deployable, deployed_name
 from fedwca.errors import UserError
 from fedwca.experiments.config import Experiment
-from fedwca.experiments.runner import weights_files
+from fedwca.experiments.runner import load_data, weights_files
+from fedwca.experiments.source import blank_model
 from fedwca.experiments.store import RunFolder
 from fedwca.files import write_atomically, write_json
+from fedwca.models import load_weights
 from fedwca.notes import Note
 
 __all__ = [
@@ -24,9 +26,11 @@ __all__ = [
     "OUTCOME",
     "STOPPED",
     "busy",
+    "cancelled",
     "follow",
     "last_runs",
     "last_settings",
+    "log_of",
     "read_json",
     "start",
     "stop",
@@ -34,17 +38,32 @@ __all__ = [
 ]
 
 JOB = "job.json"  # what the next ServerApp is to do
+CANCELLED = "cancelled.json"  # the job that is not to begin any more
 OUTCOME = "outcome.json"  # what has become of it
 STOPPED = "stopped; go on from the last finished round with `fedwca deploy run --resume`"
 _END = 30.0  # seconds until a ServerApp that was stopped is gone
 _START = 120.0  # seconds until a ServerApp must have begun
 
 
-def start(kit: ServerKit, experiment: Experiment, runs: Path, cache: Path) -> None:
-    """Hand the experiment to the SuperLink."""
+def start(kit: ServerKit, experiment: Experiment, runs: Path, cache: Path) -> str:
+    """Hand the experiment to the SuperLink; the job's number, once its ServerApp has begun."""
+    try:
+        # Between this and the ServerApp's own lock, another job must not take its place.
+        with FileLock(kit.folder / ".starting", timeout=0):
+            return _start(kit, experiment, runs, cache)
+    except Timeout:
+        raise UserError("another run is being started: see `fedwca deploy status`") from None
+
+
+def _start(kit: ServerKit, experiment: Experiment, runs: Path, cache: Path) -> str:
     check_flower()
     check_deployable(experiment)
-    weights_files(experiment)  # one that is not there is told now, not in a log
+    _check_source(experiment, cache)  # what does not fit is told now, not in a log
+    if experiment.deploy.least_sites > len(kit.sites):
+        raise UserError(
+            f"a round would wait for {experiment.deploy.least_sites} sites, and the deployment has "
+            f"{len(kit.sites)}: lower deploy.least_sites, or add sites with `fedwca deploy init`"
+        )
     if not is_open(kit.own_host, kit.port):
         raise UserError(
             f"no server listens on port {kit.port}: start it with `fedwca deploy server "
@@ -54,8 +73,9 @@ def start(kit: ServerKit, experiment: Experiment, runs: Path, cache: Path) -> No
         raise UserError(
             "a run is under way: see `fedwca deploy status`, or end it with `fedwca deploy stop`"
         )
+    number = uuid.uuid4().hex
     job = {
-        "id": uuid.uuid4().hex,
+        "id": number,
         "settings": experiment.deployed_settings(),
         "runs": str(runs.absolute()),
         "cache": str(cache.absolute()),
@@ -65,6 +85,23 @@ def start(kit: ServerKit, experiment: Experiment, runs: Path, cache: Path) -> No
     if done.returncode:
         said = " ".join((done.stdout + done.stderr).split())
         raise UserError(f"Flower did not start the run ({said[-400:]}): see superlink.log")
+    _wait_until_begun(kit, number)
+    return number
+
+
+def _wait_until_begun(kit: ServerKit, job: str) -> None:
+    until = time.monotonic() + _START
+    while read_json(kit.folder / OUTCOME).get("id") != job:
+        if time.monotonic() > until:
+            raise UserError("the run has not begun: see superlink.log in the server's folder")
+        time.sleep(0.2)
+
+
+def _check_source(experiment: Experiment, cache: Path) -> None:
+    given = weights_files(experiment).get("source")
+    if given is not None:
+        benchmark = load_data(experiment, cache, elsewhere=True)
+        load_weights(blank_model(experiment, benchmark), given)
 
 
 def _app(kit: ServerKit) -> Path:
@@ -118,7 +155,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def last_runs(kit: ServerKit) -> Path:
     """Where the run lies that was started last."""
-    return Path(read_json(kit.folder / JOB)["runs"])
+    return Path(str(read_json(kit.folder / JOB).get("runs", kit.folder / "runs")))
 
 
 def last_settings(kit: ServerKit) -> dict[str, Any]:
@@ -131,32 +168,33 @@ def last_settings(kit: ServerKit) -> dict[str, Any]:
     return settings
 
 
-def follow(kit: ServerKit, experiment: Experiment, runs: Path, note: Note) -> RunFolder:
-    """Tell what the run's log says, until it ends; UserError if it ends badly."""
+def follow(kit: ServerKit, job: str, experiment: Experiment, runs: Path, log: Tail) -> RunFolder:
+    """Tell what the run's log says, until the job ends; UserError if it ends badly."""
     folder = RunFolder(runs / deployed_name(experiment))
-    wanted = read_json(kit.folder / JOB)["id"]
-    log = Tail(folder.path / LOG, note)
-    begun = time.monotonic()
     while True:
         log.read()
         running = under_way(kit)  # looked at first: what it leaves on its end is then seen
         outcome = read_json(kit.folder / OUTCOME)
-        mine = outcome.get("id") == wanted
-        if mine and outcome.get("state") == "done":
+        if outcome.get("id") != job:
+            raise UserError("another run has been started: see `fedwca deploy status`")
+        if outcome.get("state") == "done":
             log.read()
             return folder
-        if mine and outcome.get("state") == "failed":
+        if outcome.get("state") == "failed":
             raise UserError(str(outcome.get("problem")))
-        if mine and not running and outcome.get("state") == "stopped":
+        if not running and outcome.get("state") == "stopped":
             raise UserError(STOPPED)
-        if mine and not running:
+        if not running:
             raise UserError(
                 "the run was cut short, see superlink.log: once the server is up, go on with "
                 "`fedwca deploy run --resume`"
             )
-        if not mine and time.monotonic() > begun + _START:
-            raise UserError("the run has not begun: see superlink.log in the server's folder")
         time.sleep(0.5)
+
+
+def log_of(experiment: Experiment, runs: Path, note: Note) -> Tail:
+    """What the run's log says from now on."""
+    return Tail(runs / deployed_name(experiment) / LOG, note)
 
 
 def under_way(kit: ServerKit) -> bool:
@@ -173,14 +211,29 @@ def busy(folder: Path, patience: float) -> FileLock:
     return FileLock(folder / ".running", timeout=patience)
 
 
-def stop(kit: ServerKit) -> None:
-    """End the run that is going on; its finished rounds are kept."""
-    if not under_way(kit):
-        raise UserError("no run is under way")
-    outcome = read_json(kit.folder / OUTCOME)
-    # Said first: whoever follows the run learns that its end was wanted.
-    write_json(kit.folder / OUTCOME, {**outcome, "state": "stopped"})
-    run_flower(kit.home, "flwr", "stop", str(outcome["run"]), CONNECTION)
+def stop(kit: ServerKit) -> bool:
+    """End the run that is going on, or that was to begin; False if there is none.
+
+    Its finished rounds are kept.
+    """
+    job = read_json(kit.folder / JOB).get("id")
+    pending = job is not None and read_json(kit.folder / OUTCOME).get("id") != job
+    if not pending and not under_way(kit):
+        return False
+    write_json(kit.folder / CANCELLED, {"id": job})  # should it not have begun, it will not
     gone = time.monotonic() + _END
-    while under_way(kit) and time.monotonic() < gone:
+    while under_way(kit):
+        outcome = read_json(kit.folder / OUTCOME)
+        if outcome.get("id") == job and outcome.get("state") == "running":
+            # Said first: whoever follows the run learns that its end was wanted.
+            write_json(kit.folder / OUTCOME, {**outcome, "state": "stopped"})
+            run_flower(kit.home, "flwr", "stop", str(outcome["run"]), CONNECTION)
+        if time.monotonic() > gone:
+            raise UserError("the run has not ended yet: see `fedwca deploy status`, and try again")
         time.sleep(0.2)
+    return True
+
+
+def cancelled(folder: Path, job: str) -> bool:
+    """Whether the job was stopped before it began."""
+    return read_json(folder / CANCELLED).get("id") == job

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import shutil
 import signal
 import socket
@@ -155,13 +156,14 @@ _IN_WORDS = {
     "it does for a minute after it was lost",
     "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not of this deployment's authority",
     "Connection refused": "nobody answers there",
+    "Exit Code: 302": "site.key is damaged",
     "disconnected without sending": "the server wants TLS, or is no Flower server",
 }
 
 
 def _last_words(log: Path) -> str:
     """The last thing in a log that tells why: what is known, an error, or whatever came last."""
-    text = log.read_text(errors="replace")
+    text = re.sub(r"\x1b\[[0-9;]*m", "", log.read_text(errors="replace"))  # its colours
     lines = [line.strip() for line in text.splitlines() if line.strip()][-40:]
     for line in reversed(lines):
         for mark, words in _IN_WORDS.items():

@@ -2,8 +2,12 @@
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from fedwca.deploy.kit import ServerKit, SiteKit, server_kit
 from fedwca.deploy.processes import (
@@ -31,6 +35,11 @@ _LOOK = 10.0  # seconds between looks for new sites
 def run_server(kit: ServerKit, note: Note) -> None:
     """Keep the SuperLink up and every site's key registered, until stopped."""
     check_flower()
+    with _alone(kit.folder, "the server"):
+        _run_server(kit, note)
+
+
+def _run_server(kit: ServerKit, note: Note) -> None:
     if is_open(kit.own_host, kit.port):
         raise UserError(
             f"something listens on port {kit.port} already: is this server running? stop it first"
@@ -38,7 +47,7 @@ def run_server(kit: ServerKit, note: Note) -> None:
     _configure(kit)
     door = _Door(kit, note)
     log = kit.folder / "superlink.log"
-    refused = Tail(log, lambda line: _tell_refusal(line, note))
+    refused = Tail(log, lambda line: _tell_refusal(line, note) if door.open_to_all() else None)
 
     def look() -> None:
         door.look()
@@ -106,9 +115,19 @@ class _Door:
         if not self.registered:
             self._note(f"the server is up on port {self._kit.port}")
         self._next = time.monotonic() + _LOOK
-        for site in server_kit(self._kit.folder).sites:
+        for site in self._sites():
             if site not in self.registered:
                 self._register(site)
+
+    def _sites(self) -> tuple[str, ...]:
+        try:
+            return server_kit(self._kit.folder).sites
+        except UserError:  # half a file, from a hand that is editing it
+            return self._kit.sites
+
+    def open_to_all(self) -> bool:
+        """Whether every site may connect by now."""
+        return self.registered.issuperset(self._sites())
 
     def _register(self, site: str) -> None:
         if not self._kit.plaintext:
@@ -135,6 +154,25 @@ def run_site(kit: SiteKit, local: dict[str, Any], note: Note) -> None:
         note: told what happens.
     """
     check_flower()
+    with _alone(kit.folder, f"site {kit.site}"):
+        _run_site(kit, local, note)
+
+
+@contextmanager
+def _alone(folder: Path, who: str) -> Iterator[None]:
+    """One process for each folder: a second would change what the first one works with."""
+    lock = FileLock(folder / ".up", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise UserError(f"{who} is running already from {folder}: stop it first") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _run_site(kit: SiteKit, local: dict[str, Any], note: Note) -> None:
     write_json(kit.folder / "local.json", local)
     note(f"site {kit.site}: connecting to {kit.address}:{kit.port}")
     log = kit.folder / "supernode.log"

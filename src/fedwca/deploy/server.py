@@ -53,6 +53,9 @@ def serve(
 ) -> RunFolder:
     """Run, or go on with, a deployed experiment."""
     check_deployable(experiment)
+    path = runs / deployed_name(experiment)
+    if RunFolder(path).done:
+        return RunFolder(path)
     benchmark = load_data(experiment, cache, tell.note, elsewhere=True)
     wire = {"deploy": {"wire": experiment.deploy.wire}}
     identity = {
@@ -64,7 +67,6 @@ def serve(
         tell.note(f"warning: {warning}")
     check_source(experiment, benchmark)
     model = blank_model(experiment, benchmark)
-    path = runs / deployed_name(experiment)
     with RunFolder.open(path, experiment.deployed_settings(), identity) as folder:
         folder.clean()
         kept = folder.path / "source.safetensors"

@@ -35,8 +35,9 @@ from fedwca.methods.base import Method, Record
 from fedwca.models import DomainModel, save_weights
 from fedwca.notes import Note
 
-__all__ = ["Here", "SiteFolder", "answer"]
+__all__ = ["IN_ITS_LOG", "Here", "SiteFolder", "answer"]
 
+IN_ITS_LOG = "it cannot do its work; its own supernode.log says why"  # no path leaves a site
 _KEPT = 2  # memories: the server may go back by a round
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
 
@@ -73,9 +74,12 @@ def _answer(here: Here, request: Request, note: Note) -> Reply:
         folder = SiteFolder(here.home, request.run)
         with folder.lock():
             return _work(here, plan, images, folder, request)
-    except (UserError, WireError) as error:
+    except WireError as error:
         note(f"round {request.round}: {error}")
         return Reply(here.site, problem=str(error))
+    except UserError as error:
+        note(f"round {request.round}: {error}")
+        return Reply(here.site, problem=error.elsewhere or IN_ITS_LOG)
 
 
 def _images(here: Here, plan: Plan, note: Note) -> ClientData:

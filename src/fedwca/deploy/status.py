@@ -36,7 +36,7 @@ def server_lines(kit: ServerKit) -> Iterator[str]:
 def last_run(kit: ServerKit) -> tuple[RunView | None, dict[str, Any]]:
     """The run that was started last, if it has begun, and what is known of its sites."""
     job = read_json(kit.folder / JOB)
-    if not job:
+    if not isinstance(job.get("settings"), dict) or "runs" not in job:
         return None, {}
     path = Path(job["runs"]) / deployed_name(resolve(job["settings"]))
     if not (path / "config.json").is_file():
@@ -66,7 +66,7 @@ def traffic_line(view: RunView) -> str:
     down, up = (sum(line[f"bytes_{way}"] for line in lines) for way in ("down", "up"))
     last = lines[-1]
     return (
-        f"bytes: {down:,} down and {up:,} up in {len(lines)} rounds; "
+        f"bytes: {down:,} down and {up:,} up in {len(lines)} round{'s'[: len(lines) > 1]}; "
         f"{last['bytes_down']:,} down and {last['bytes_up']:,} up in the last"
     )
 

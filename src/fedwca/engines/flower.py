@@ -1,5 +1,6 @@
 """Clients on other machines, reached through Flower: who is there, who answers, who is lost."""
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ from flwr.app import Message, RecordDict
 
 from fedwca.core.params import State
 from fedwca.engines.base import Answer, Exchanged, Job
-from fedwca.engines.flower_messages import Reply, Request
+from fedwca.engines.flower_messages import Reply, Request, printable
 from fedwca.engines.wire import Tensors, Wire, WireError, check_reply, check_size, pack, unpack
 from fedwca.errors import UserError
 from fedwca.methods.base import Adapted, Client, Method, Record
@@ -257,7 +258,7 @@ class _Sites:
         for node in nodes.values():
             due = self._asked.get(node.id, -_ASK_AGAIN) + _ASK_AGAIN <= time.monotonic()
             if due and node.id not in named:
-                self._ask(node)
+                self._ask_unless_stranger(node)
         self.tell()
 
     def _mark(self, site: _Site, online: bool) -> None:
@@ -269,6 +270,15 @@ class _Sites:
             self._note(f"{site.name} is lost")
         site.facts["online"] = online
 
+    def _ask_unless_stranger(self, node: Node) -> None:
+        """Whoever holds no key of ours is told nothing, not even what is run."""
+        keys = set(self._expected().values())
+        if "" in keys or node.public_key in keys:
+            self._ask(node)
+        elif node.id not in self._asked:
+            self._note("a node whose key is of no site here is left aside")
+            self._asked[node.id] = math.inf
+
     def _ask(self, node: Node) -> None:
         self._asked[node.id] = time.monotonic()
         request = Request("join", self._task.run, self._task.plan)
@@ -279,7 +289,7 @@ class _Sites:
     def _meet(self, node: Node, message: Message) -> None:
         reply = _read(message)
         if isinstance(reply, str):
-            self._note(f"a node did not say who it is: {reply}")
+            self._note(f"a node did not say who it is: {printable(reply)}")
             return
         problem = self._refusal(node, reply) or reply.problem
         if problem:
@@ -331,6 +341,8 @@ def _read(message: Message) -> Reply | str:
         return Reply.read(message.content)
     except WireError as error:
         return str(error)
+    except Exception as error:  # whatever a site sends, it must not end the run of the others
+        return f"it cannot be read ({type(error).__name__})"
 
 
 def _last_line(text: str | None) -> str:
@@ -422,6 +434,7 @@ class _Round:
         self.bytes_up += reply.parcel.nbytes()
         if reply.missing:
             site.known.clear()
+            site.facts["problem"] = f"round {self._round}: it had lost what it had been sent"
             self._note(f"round {self._round}: {site.name} has lost what it had; it is sent again")
             return
         if reply.problem:
@@ -432,11 +445,15 @@ class _Round:
         except WireError as error:
             self._fail(site, f"its answer is refused: {error}")
             return
+        except Exception as error:  # as above
+            self._fail(site, f"its answer is refused: {type(error).__name__}, {error}")
+            return
         site.known = {*sent, *tensors}
         site.facts["answered"] = self._round
         self.answers[site.name] = answer
 
     def _fail(self, site: _Site, problem: str) -> None:
+        problem = printable(problem)
         site.facts["problem"] = f"round {self._round}: {problem}"
         self._note(f"round {self._round}: {site.name} failed: {problem}")
 

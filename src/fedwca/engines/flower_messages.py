@@ -22,11 +22,11 @@ from fedwca.engines.base import Evaluation
 from fedwca.engines.wire import Parcel, Wire, WireError
 from fedwca.methods.base import Health
 
-__all__ = ["PROTOCOL", "Reply", "Request"]
+__all__ = ["PROTOCOL", "Reply", "Request", "printable"]
 
 PROTOCOL = 1  # another number, and the two ends do not understand each other
 _HEALTH_NAME = re.compile(r"[A-Za-z0-9_/.-]{1,60}")
-_MOST_HEALTH, _LONGEST_HEALTH = 100, 10_000
+_MOST_HEALTH, _LONGEST_HEALTH = 50, 1000
 _NOTHING = Parcel("[]", b"")
 _STYPE = "safetensors"
 
@@ -141,10 +141,10 @@ class Reply:
         words = _words(content)
         scores = content.metric_records.get("evaluation")
         return cls(
-            site=_printable(_text(words, "site")),
-            run=_printable(_text(words, "run")),
+            site=printable(_text(words, "site")),
+            run=printable(_text(words, "run")),
             round=_whole(words, "round"),
-            problem=_printable(_text(words, "problem")),
+            problem=printable(_text(words, "problem")),
             missing=bool(words.get("missing")),
             adapted=bool(words.get("adapted")),
             parcel=_parcel(words, content),
@@ -186,7 +186,7 @@ def _text(words: ConfigRecord, key: str) -> str:
     return value
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """What a site says is shown on the server's screen: no codes for its terminal, no essays."""
     return "".join(letter if letter.isprintable() else " " for letter in text[:500])
 
@@ -206,7 +206,7 @@ def _health(record: MetricRecord) -> Health:
     for name, value in record.items():
         numbers = value if isinstance(value, list) else [value]
         if not _HEALTH_NAME.fullmatch(name) or len(numbers) > _LONGEST_HEALTH:
-            raise WireError(f"{_printable(name)[:40]!r} is no number for the log")
+            raise WireError(f"{printable(name)[:40]!r} is no number for the log")
         if not all(math.isfinite(number) for number in numbers):
             raise WireError(f"{name!r}, a number for the log, is not finite")
         health[name] = cast(float | list[float], value)

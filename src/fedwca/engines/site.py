@@ -64,10 +64,11 @@ class Site:
         adapted = self.method.adapt(self.model, self.clients[name].train, message, memory, rng)
         tensors = [t for state in adapted.reply.models.values() for t in state.values()]
         if not all(bool(t.isfinite().all()) for t in tensors):
-            raise UserError(
+            sentence = (
                 f"the model of client {name!r} became NaN or infinite in round {round}: "
                 "lower training.lr"
             )
+            raise UserError(sentence, elsewhere=sentence)
         return adapted
 
     def evaluate(self, name: str, deployed: State, memory: Record) -> Evaluation:
