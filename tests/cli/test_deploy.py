@@ -1,9 +1,11 @@
 """The commands of a deployment, as far as they need no other process."""
 
 import json
+import os
 import shutil
 import stat
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -199,6 +201,24 @@ def test_the_scripts_start_the_command_again_until_it_is_stopped(
     assert "give the folder of the images" in nameless.stderr
 
 
+def test_a_script_that_is_ended_ends_its_command(invoke: Invoke, tmp_path: Path) -> None:
+    assert invoke(*INIT, *THREE, "--port", "9").code == 0
+    command = tmp_path / "sleeper"
+    command.write_text("#!/bin/sh\necho $$ > pid\nexec sleep 60\n")
+    command.chmod(0o755)
+    script = subprocess.Popen(
+        [tmp_path / "deployment/server/start.sh"], env={**os.environ, "FEDWCA": str(command)}
+    )
+    until = time.monotonic() + 20
+    while not (Path("pid").exists() and Path("pid").read_text().strip()):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    script.terminate()
+    assert script.wait(timeout=20) == 130
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(Path("pid").read_text()), 0)
+
+
 def test_status_tells_what_the_run_folder_holds(invoke: Invoke) -> None:
     assert invoke(*INIT, *THREE, "--port", "9").code == 0
     from fedwca.deploy.server import deployed_name
@@ -228,7 +248,7 @@ def test_status_tells_what_the_run_folder_holds(invoke: Invoke) -> None:
     (run / "sites.json").write_text(json.dumps(sites))
     said = invoke("deploy", "status").out
     assert "1 of 4 rounds, cut short; go on with `fedwca deploy run --resume`" in said
-    assert "bytes: 1,000 down and 50 up in 1 rounds" in said
+    assert "bytes: 1,000 down and 50 up in 1 round;" in said
     row = next(line for line in said.splitlines() if line.startswith("a "))
     assert row.split() == ["a", "lost", "7", "1", "0.50", "round", "0", "no", "power"]
     assert "25.0 %" in said
