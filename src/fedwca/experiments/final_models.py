@@ -8,7 +8,7 @@ import torch
 
 from fedwca.core.params import clone
 from fedwca.data import BENCHMARKS, UnlabeledImages, default_cache
-from fedwca.data.augment import DIGITS
+from fedwca.data.augment import DIGITS, Transform
 from fedwca.engines.site import threads
 from fedwca.errors import UserError, did_you_mean
 from fedwca.experiments.config import Experiment, resolve
@@ -20,7 +20,14 @@ from fedwca.methods.inference import load
 from fedwca.methods.shot import own_of
 from fedwca.models import DomainModel, load_weights, read_class_names
 
-__all__ = ["class_names", "client_names", "final_model", "source_of", "stored_experiment"]
+__all__ = [
+    "class_names",
+    "client_names",
+    "final_model",
+    "source_of",
+    "stored_experiment",
+    "transform_of",
+]
 
 _SOURCE = "source.safetensors"
 _NONE = UnlabeledImages(np.empty((0, 1, 1, 3), np.uint8), np.empty(0, np.int64), DIGITS)
@@ -71,6 +78,11 @@ def stored_experiment(run_folder: Path) -> Experiment:
     return resolve(settings)
 
 
+def transform_of(experiment: Experiment) -> Transform:
+    """How stored pixels become the network's input."""
+    return BENCHMARKS[experiment.data.benchmark].transform(experiment.data.image_size)
+
+
 def source_of(run_folder: Path) -> DomainModel:
     """The run's source model, on the CPU, its classifier frozen."""
     experiment = stored_experiment(run_folder)
@@ -78,10 +90,8 @@ def source_of(run_folder: Path) -> DomainModel:
     classes = read_class_names(path)
     if not classes:
         raise UserError(f"{run_folder} has no models: {_SOURCE} is gone or damaged; run it again")
-    data = experiment.data
-    transform = BENCHMARKS[data.benchmark].transform(data.image_size)
     with torch.random.fork_rng():  # the random weights are all replaced
-        model = new_network(experiment, len(classes), transform)
+        model = new_network(experiment, len(classes), transform_of(experiment))
     load_weights(model, path)
     model.freeze_classifier()
     return model.eval()
