@@ -1,6 +1,8 @@
 """The Python API, against the files that a run leaves."""
 
+import importlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -161,19 +163,56 @@ run = fedwca.open_run(run.path)
 """
 
 
-def test_a_script_needs_no_guard_and_the_import_is_cheap(
-    npz_folder: Path, tmp_path: Path, places: dict[str, Path]
-) -> None:
+OWN_METHOD = """
+from dataclasses import dataclass
+import fedwca
+from fedwca.methods import METHODS
+from fedwca.methods.fedavg import FedAvg
+
+@dataclass(frozen=True)
+class Mine(FedAvg):
+    pass
+
+if __name__ == "__main__":
+    METHODS["mine"] = Mine
+    print("begun")
+    print(fedwca.run(%r, runs="runs", cache="cache").settings["method"]["name"])
+"""
+
+
+def test_a_method_of_the_script_s_own_is_known_to_workers(npz_folder: Path, tmp_path: Path) -> None:
+    given = two_workers(npz_folder, "mine")
+    assert printed_by(OWN_METHOD % given, tmp_path) == ["begun", "mine"]
+
+
+def two_workers(npz_folder: Path, method: str) -> dict[str, Any]:
     given = settings(npz_folder)
     given["training"]["rounds"] = 1
-    given["run"]["workers"] = 2
-    (tmp_path / "script.py").write_text(SCRIPT % given)
+    return {**given, "run": {"workers": 2}, "method": {"name": method}}
+
+
+def printed_by(script: str, folder: Path) -> list[str]:
+    (folder / "script.py").write_text(script)
     command = [sys.executable, "script.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    first, name = done.stdout.split()
-    assert first == "begun"
-    assert name == resolve(given).name
+    return done.stdout.split()
+
+
+def test_a_script_needs_no_guard_and_the_import_is_cheap(npz_folder: Path, tmp_path: Path) -> None:
+    given = two_workers(npz_folder, "fedwca")
+    assert printed_by(SCRIPT % given, tmp_path) == ["begun", resolve(given).name]
+
+
+def test_the_functions_that_the_guide_names_exist() -> None:
+    guide = (Path(__file__).parents[1] / "docs" / "api.md").read_text()
+    named = re.findall(r"`core\.(\w+)\.(\w+)", guide)
+    assert len(named) >= 12
+    for module, name in named:
+        assert callable(getattr(importlib.import_module(f"fedwca.core.{module}"), name))
+    for name in re.findall(r"^\| (`.*?) \|", guide, re.MULTILINE):
+        for attribute in re.findall(r"`(\w+)", name):
+            assert hasattr(fedwca.Run, attribute)
 
 
 def test_its_names_are_public() -> None:
