@@ -38,7 +38,8 @@ for client, domain in run.domains.items():
 print("losses of postal/0:", [r["loss_ce"] for r in run.records() if r["client"] == "postal/0"])
 
 # Any image of 32 × 32 pixels would do, as uint8 [N, 32, 32, 3].
-domains = load_benchmark("mini-digits", Request(None, default_cache())).domains
+request = Request(None, default_cache(), images_per_domain=160)
+domains = load_benchmark("mini-digits", request).domains
 model, image = run.model("postal/0"), torch.tensor(domains["postal"].images[:1])
 with torch.inference_mode():
     features, logits = model(run.transform(image))
