@@ -13,6 +13,7 @@ from fedwca import report_cli
 from fedwca.deploy_cli import deploy_app
 from fedwca.errors import UserError
 from fedwca.screen import Screen, show_grid
+from fedwca.tensorboard_cli import attach_tensorboard
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -24,6 +25,7 @@ data_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look a
 app.add_typer(data_app, name="data")
 app.add_typer(deploy_app, name="deploy")
 report_cli.add_to(app)
+attach_tensorboard(app)
 
 out = Screen()
 

@@ -222,7 +222,7 @@ def test_a_source_model_that_diverges_is_not_kept(
         ("data.image_size=64", "set data.image_size to 32"),
         ("run.device=meta", "set run.device to cpu"),
         ("method.clustering_layer=some", "'all'"),
-        ("method.training.lr=1", "section.name=value"),
+        ("method.training.lr=1", "section.name, such as"),
         ("source.weights=nothing.safetensors", "there is no weights file"),
     ],
 )

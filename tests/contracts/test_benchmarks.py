@@ -80,6 +80,7 @@ def test_it_loads_and_the_second_start_opens_no_file(
         assert domain.images.shape == (len(domain), 32, 32, 3)
         assert isinstance(domain.images, np.memmap)
         assert not domain.images.flags.writeable
+    assert first.transform == BENCHMARKS[name].transform(32)
     source = next(iter(first.domains))
     assert len(first.source(source)) == len(first.domains[source])
     assert {c.domain for c in first.clients(source, Partition(2), 0)} == {*first.domains} - {source}

@@ -12,7 +12,6 @@ import pytest
 from numpy.typing import NDArray
 from scipy.io import savemat
 
-from fedwca.data.augment import DIGITS
 from fedwca.data.digit_five import DIGIT_FIVE, digit_five, looks_like_digit_five
 from fedwca.data.raw import Found, Picture, Pictures, RawDomain, Request
 from fedwca.errors import UserError
@@ -282,7 +281,6 @@ def test_files_are_found_in_folders_as_their_downloads_make_them(tmp_path: Path)
     everything = found(tmp_path)
     assert tuple(raw.name for raw in everything.domains) == DIGIT_FIVE
     assert everything.classes == tuple("0123456789")
-    assert everything.transform is DIGITS
     assert everything.warnings == ()
 
 

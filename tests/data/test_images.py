@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedwca.data.augment import DIGITS, Transform
+from fedwca.data.augment import DIGITS, OBJECTS, Transform, digit_transform, object_transform
 from fedwca.data.images import UnlabeledImages
 
 
@@ -26,6 +26,12 @@ def test_evaluation_crops_the_centre_and_never_flips() -> None:
     transform = Transform((0, 0, 0), (1 / 255, 1 / 255, 1 / 255), crop=2, flip=True)
     expected = torch.tensor([[14.0, 15.0], [20.0, 21.0]])  # rows and columns 2 and 3 of 6
     torch.testing.assert_close(transform(pixels)[0, 0], expected)
+
+
+def test_digits_are_not_cropped_and_objects_to_seven_eighths() -> None:
+    assert digit_transform(32) is DIGITS
+    assert object_transform(256) == OBJECTS
+    assert object_transform(64).crop == 56
 
 
 def test_training_crops_and_flips_at_random_within_the_image() -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedwca.data.augment import OBJECTS
 from fedwca.data.office31 import OFFICE31, looks_like_office31, office31
 from fedwca.data.office_home import OFFICE_HOME, looks_like_office_home, office_home
 from fedwca.data.pacs import PACS, looks_like_pacs, pacs
@@ -51,12 +50,6 @@ def test_a_complete_benchmark_has_nothing_to_warn_of(tmp_path: Path) -> None:
     red = np.broadcast_to([255, 0, 0], (4, 4, 3))
     assert [np.array_equal(picture.pixels, red) for picture in pictures] == [True] * 4
     assert find_standard(COUNTED_IN_ALL, request_for(tmp_path)).warnings == ()
-
-
-def test_crops_are_seven_eighths_of_the_stored_size(tmp_path: Path) -> None:
-    put_pets(tmp_path)
-    assert find_standard(PETS, request_for(tmp_path, image_size=256)).transform == OBJECTS
-    assert find_standard(PETS, request_for(tmp_path, image_size=64)).transform.crop == 56
 
 
 def test_missing_and_surplus_images_are_told_for_each_class(tmp_path: Path) -> None:

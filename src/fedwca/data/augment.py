@@ -1,12 +1,12 @@
 """From stored pixels to network input: crop, flip, normalise."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["DIGITS", "OBJECTS", "Transform", "distort"]
+__all__ = ["DIGITS", "OBJECTS", "Transform", "digit_transform", "distort", "object_transform"]
 
 Channels = tuple[float, float, float]
 
@@ -53,6 +53,16 @@ class Transform:
 
 DIGITS = Transform(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
 OBJECTS = Transform(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), crop=224, flip=True)
+
+
+def digit_transform(image_size: int) -> Transform:
+    """Whole images of any size."""
+    return DIGITS
+
+
+def object_transform(image_size: int) -> Transform:
+    """Crops of 224 from images of 256, and in that proportion from others."""
+    return replace(OBJECTS, crop=image_size * 7 // 8)
 
 
 def distort(x: Tensor, rng: torch.Generator) -> Tensor:

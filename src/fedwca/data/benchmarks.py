@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedwca.data.augment import Transform, digit_transform, object_transform
 from fedwca.data.cache import stored_domain
 from fedwca.data.digit_five import digit_five, looks_like_digit_five
 from fedwca.data.domains import Benchmark, Domain
@@ -25,24 +26,26 @@ __all__ = ["BENCHMARKS", "Loader", "check_benchmark", "load_benchmark", "recogni
 
 
 class Loader(NamedTuple):
-    """How a benchmark is found, and how its folder is told from others (None: it has no files).
+    """How a benchmark is found, how its folder is told from others (None: it has no files), and
+    how stored pixels of some size become network input.
 
     `find` may rely on `request.path` being a folder, if the benchmark has files.
     """
 
     find: Callable[[Request], Found]
     looks_like: Callable[[Path], bool] | None
+    transform: Callable[[int], Transform]
 
 
 # In the order in which `recognise` tries them: what fits anything comes last.
 BENCHMARKS: dict[str, Loader] = {
-    "mini-digits": Loader(mini_digits, None),
-    "digit-five": Loader(digit_five, looks_like_digit_five),
-    "pacs": Loader(pacs, looks_like_pacs),
-    "office-home": Loader(office_home, looks_like_office_home),
-    "office-31": Loader(office31, looks_like_office31),
-    "npz": Loader(npz, looks_like_npz),
-    "images": Loader(own_images, looks_like_images),
+    "mini-digits": Loader(mini_digits, None, digit_transform),
+    "digit-five": Loader(digit_five, looks_like_digit_five, digit_transform),
+    "pacs": Loader(pacs, looks_like_pacs, object_transform),
+    "office-home": Loader(office_home, looks_like_office_home, object_transform),
+    "office-31": Loader(office31, looks_like_office31, object_transform),
+    "npz": Loader(npz, looks_like_npz, digit_transform),
+    "images": Loader(own_images, looks_like_images, object_transform),
 }
 
 
@@ -83,7 +86,7 @@ def load_benchmark(name: str, request: Request, note: Note = silent) -> Benchmar
         classes = _numbered_classes(request, domains)
     _check_labels(name, domains, classes)
     warnings = (*found.warnings, *_broken_sentences(stored))
-    return Benchmark(name, classes, domains, found.transform, warnings)
+    return Benchmark(name, classes, domains, loader.transform(request.image_size), warnings)
 
 
 def _check_path(name: str, request: Request) -> None:

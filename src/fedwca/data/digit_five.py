@@ -21,7 +21,6 @@ import scipy
 from numpy.typing import NDArray
 
 from fedwca.data.arrays import StackedPictures, stacked_pictures
-from fedwca.data.augment import DIGITS
 from fedwca.data.mini_digits import CLASSES
 from fedwca.data.npz import read_npz
 from fedwca.data.raw import Found, RawDomain, Request
@@ -69,7 +68,7 @@ def digit_five(request: Request) -> Found:
             f"{folder} holds {len(domains)} of Digit-Five's domains, but two are needed: "
             f"put there {'; '.join(f'for {name} {_wanted(name)}' for name in missing)}"
         )
-    return Found(CLASSES, tuple(domains), DIGITS, tuple(warnings))
+    return Found(CLASSES, tuple(domains), tuple(warnings))
 
 
 def looks_like_digit_five(folder: Path) -> bool:

@@ -4,14 +4,13 @@ import unicodedata
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedwca.data.augment import OBJECTS, Transform
 from fedwca.data.decode import BrokenImageError, decode_image
 from fedwca.data.raw import Broken, Picture, RawDomain
 from fedwca.machine import cores
@@ -21,7 +20,6 @@ __all__ = [
     "below",
     "image_domain",
     "listed",
-    "object_transform",
     "plain_name",
     "printable",
 ]
@@ -66,11 +64,6 @@ def image_domain(name: str, files: Sequence[tuple[Path, int]], root: Path) -> Ra
     opened = partial(ImageFiles, paths, np.array(labels, dtype=np.int64))
     names = tuple(below(root, path) for path in paths)
     return RawDomain(name, paths, {"loader": "image files", "labels": labels}, opened, names)
-
-
-def object_transform(image_size: int) -> Transform:
-    """Crops of 224 from images of 256, and in that proportion from others."""
-    return replace(OBJECTS, crop=image_size * 7 // 8)
 
 
 def plain_name(name: str) -> str:

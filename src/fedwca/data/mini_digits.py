@@ -29,7 +29,6 @@ from numpy.typing import NDArray
 
 from fedwca.data import mini_digits_looks as looks
 from fedwca.data.arrays import StackedPictures
-from fedwca.data.augment import DIGITS
 from fedwca.data.raw import Found, RawDomain, Request
 from fedwca.errors import UserError
 
@@ -55,7 +54,7 @@ def mini_digits(request: Request) -> Found:
         RawDomain(name, (), {**key, "domain": name}, partial(_pictures, name, request.seed))
         for name in DOMAINS
     )
-    return Found(CLASSES, tuple(domains), DIGITS)
+    return Found(CLASSES, tuple(domains))
 
 
 def _pictures(domain: str, seed: int) -> StackedPictures:

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 
 from fedwca.data.arrays import StackedPictures, stacked_pictures
-from fedwca.data.augment import DIGITS
 from fedwca.data.raw import Found, RawDomain, Request
 from fedwca.errors import UserError
 
@@ -22,7 +21,7 @@ def npz(request: Request) -> Found:
             f"there is no .npz file in {folder}: set data.path to a folder with one "
             "<domain>.npz (arrays 'images' and 'labels') for each domain"
         )
-    return Found(None, tuple(npz_domain(file.stem, file) for file in files), DIGITS)
+    return Found(None, tuple(npz_domain(file.stem, file) for file in files))
 
 
 def looks_like_npz(folder: Path) -> bool:

@@ -11,7 +11,6 @@ from fedwca.data.image_files import (
     below,
     image_domain,
     listed,
-    object_transform,
     plain_name,
     printable,
 )
@@ -58,7 +57,6 @@ def own_images(request: Request) -> Found:
     return Found(
         classes,
         tuple(_raw_domain(domain, number) for domain in domains if not domain.empty),
-        object_transform(request.image_size),
         tuple(sentence for domain in domains for sentence in warnings_of(domain, number)),
     )
 

@@ -8,8 +8,6 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedwca.data.augment import Transform
-
 __all__ = ["SOURCE", "UNLABELED", "Broken", "Found", "Picture", "Pictures", "RawDomain", "Request"]
 
 UNLABELED = -1
@@ -97,11 +95,9 @@ class Found:
         classes: names of the classes; None: as many as the labels say, named by number; empty
             where the data do not tell, and only a source model can.
         domains: in the order in which they are shown.
-        transform: how pixels become network input.
         warnings: sentences for the user, on what is missing or was left aside.
     """
 
     classes: tuple[str, ...] | None
     domains: tuple[RawDomain, ...]
-    transform: Transform
     warnings: tuple[str, ...] = ()

@@ -10,7 +10,6 @@ from fedwca.data.image_files import (
     below,
     image_domain,
     listed,
-    object_transform,
     plain_name,
 )
 from fedwca.data.raw import Found, Request
@@ -79,7 +78,6 @@ def find_standard(standard: Standard, request: Request) -> Found:
     return Found(
         standard.classes,
         tuple(image_domain(shelf.domain, shelf.files, root.folder) for shelf in shelves),
-        object_transform(request.image_size),
         tuple(_warnings(standard, root, shelves)),
     )
 

@@ -6,10 +6,10 @@ import pickle
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import nullcontext
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -20,6 +20,7 @@ from fedwca.data.images import ClientData
 from fedwca.engines.base import Answer, Evaluation, Exchanged, Job
 from fedwca.engines.records import load_records, save_records
 from fedwca.engines.site import Site, threads
+from fedwca.engines.spawning import undisturbed, without_script
 from fedwca.errors import UserError
 from fedwca.methods.base import Adapted, Client, Health, Method, Record
 from fedwca.models import DomainModel
@@ -152,6 +153,8 @@ class _Pool:
         self._mailbox = _Mailbox(scratch, "server")
         self._workers = workers
         self._blob = pickle.dumps(site)
+        # Of the user's script workers need only a method or a network that is written there.
+        self._alone = nullcontext if b"__main__" in self._blob else without_script
         self._executor: ProcessPoolExecutor | None = None
 
     def exchange(
@@ -180,7 +183,7 @@ class _Pool:
         done: dict[Client, T] = {}
         for _ in range(_RETRIES):
             pool = self._ready()
-            with _undisturbed():  # what is submitted starts workers
+            with undisturbed(), self._alone():  # what is submitted starts workers
                 futures = {client: submit(pool, client) for client in order if client not in done}
             try:
                 for client, future in futures.items():
@@ -232,22 +235,6 @@ class _Pool:
     def close(self) -> None:
         self._stop()
         self._empty()
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Ctrl-C waits, and processes started meanwhile never feel it.
-
-    One that is interrupted while it is being made would print a traceback.
-    """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # --- in a worker process ----------------------------------------------------------------------

@@ -366,7 +366,7 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Table:
 def _override(settings: Table, key: str, value: Any) -> None:
     section, _, name = key.partition(".")
     if not name or "." in name:
-        raise UserError(f"--set {key}: write it as section.name=value, such as training.lr=0.01")
+        raise UserError(f"{key!r} is no setting: write it as section.name, such as training.lr")
     _check_sections({section: {}})
     if key == "method.name" and settings.get(section, {}).get(name, value) != value:
         settings[section] = {}  # the file's other settings belong to the file's method

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
+from fedwca.data.augment import Transform
 from fedwca.data.domains import Benchmark
 from fedwca.data.images import LabeledImages, UnlabeledImages
 from fedwca.errors import UserError
@@ -24,7 +25,14 @@ from fedwca.models import (
 )
 from fedwca.notes import Note, silent, told
 
-__all__ = ["blank_model", "cached_source", "check_source", "source_model", "train_source"]
+__all__ = [
+    "blank_model",
+    "cached_source",
+    "check_source",
+    "new_network",
+    "source_model",
+    "train_source",
+]
 
 
 def blank_model(experiment: Experiment, benchmark: Benchmark) -> DomainModel:
@@ -83,21 +91,25 @@ def source_model(
 
 
 def _built(experiment: Experiment, benchmark: Benchmark) -> DomainModel:
-    config = experiment.model
     _check_number_of_classes(benchmark.classes)
-    size = benchmark.transform.crop or experiment.data.image_size
+    model = new_network(experiment, len(benchmark.classes), benchmark.transform)
+    if experiment.model.weights is not None:
+        load_backbone(model, experiment.model.weights)
+    return model.to(_device(experiment.run.device))
+
+
+def new_network(experiment: Experiment, classes: int, transform: Transform) -> DomainModel:
+    """The experiment's network for input so transformed, channels last, with random weights."""
+    config = experiment.model
     model = build_model(
         config.backbone,
-        len(benchmark.classes),
-        image_size=size,
+        classes,
+        image_size=transform.crop or experiment.data.image_size,
         bottleneck=config.bottleneck,
         classifier=config.classifier,
         stride_on=config.stride_on,
     )
-    if config.weights is not None:
-        load_backbone(model, config.weights)
-    device = _device(experiment.run.device)
-    return model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 def _check_number_of_classes(classes: tuple[str, ...]) -> None:

@@ -1,0 +1,222 @@
+"""The Python API, against the files that a run leaves."""
+
+import importlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fedwca
+from fedwca.experiments.config import resolve
+from fedwca.experiments.runner import load_data
+
+
+def settings(npz_folder: Path) -> dict[str, Any]:
+    return {
+        "data": {
+            **{"benchmark": "npz", "path": str(npz_folder), "source": "clean"},
+            **{"image_size": 16, "clients_per_domain": 2},
+        },
+        "source": {"epochs": 2},
+        "training": {"rounds": 3, "epochs": 1, "batch_size": 16},
+        "run": {"workers": 1},
+    }
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> dict[str, Path]:
+    return {"runs": tmp_path / "runs", "cache": tmp_path / "cache"}
+
+
+def toml_of(sections: dict[str, Any]) -> str:
+    return "".join(
+        f"[{name}]\n" + "".join(f"{key} = {json.dumps(v)}\n" for key, v in values.items())
+        for name, values in sections.items()
+    )
+
+
+def test_a_run_tells_what_its_files_tell(npz_folder: Path, places: dict[str, Path]) -> None:
+    run = fedwca.run(settings(npz_folder), **places)
+    result = json.loads((run.path / "result.json").read_text())
+    assert run.done
+    assert run.path.parent == places["runs"]
+    assert run.name == run.path.name
+    assert run.settings == json.loads((run.path / "config.json").read_text())["settings"]
+    assert run.accuracy == result["accuracy"]["mean"]
+    assert run.accuracies == {c: s["accuracy"] for c, s in result["clients"].items()}
+    assert run.domains == {"dim/0": "dim", "dim/1": "dim", "noisy/0": "noisy", "noisy/1": "noisy"}
+    assert run.clusters == {c: result["server"][f"cluster_of/{c}"] for c in run.domains}
+    assert run.classes == ("0", "1", "2")
+    lines = [json.loads(t) for t in (run.path / "results.jsonl").read_text().splitlines()]
+    # Round 1 starts from the source model: from then on there are clusters to blend.
+    assert run.weights == {
+        r: {c: lines[r]["server"][f"v/{c}"] for c in run.domains} for r in (2, 3)
+    }
+    assert str(run) == f"<Run {run.name}: 3 rounds, done, accuracy {100 * run.accuracy:.1f} %>"
+
+
+def test_records_are_flat_and_alike(npz_folder: Path, places: dict[str, Path]) -> None:
+    run = fedwca.run(settings(npz_folder), **places)
+    lines = [json.loads(t) for t in (run.path / "results.jsonl").read_text().splitlines()]
+    records = run.records()
+    assert [(r["round"], r["client"]) for r in records] == [
+        (n, c) for n in range(4) for c in run.domains
+    ]
+    assert len({tuple(r) for r in records}) == 1
+    last, line = records[-1], lines[-1]
+    health = line["health"]["noisy/1"]
+    for name in ("alpha", "beta", "matched", "loss_ce", "loss_im", "separation"):
+        assert last[name] == health[name]
+    for name, value in line["clients"]["noisy/1"].items():
+        assert last[name] == value
+    assert last["init_confidence"] == health["confidence"]
+    assert last["cluster"] == line["server"]["cluster_of/noisy/1"]
+    assert last["weights"] == line["server"]["v/noisy/1"]
+    assert records[0]["alpha"] is records[0]["cluster"] is records[0]["loss_ce"] is None
+
+
+def test_records_make_a_data_frame(npz_folder: Path, places: dict[str, Path]) -> None:
+    pandas = pytest.importorskip("pandas")
+    run = fedwca.run(settings(npz_folder), **places)
+    frame = pandas.DataFrame(run.records())
+    assert frame[frame["round"] == 3]["accuracy"].mean() == pytest.approx(run.accuracy)
+
+
+def test_a_model_predicts_what_the_run_counted(npz_folder: Path, places: dict[str, Path]) -> None:
+    given = settings(npz_folder)
+    run = fedwca.run(given, overrides={"training.batch_norm": "recalibrate"}, **places)
+    experiment = resolve(given)
+    clients = load_data(experiment, places["cache"]).clients("clean", experiment.data.partition, 0)
+    scores = json.loads((run.path / "result.json").read_text())["clients"]
+    for client in clients:
+        assert client.test is not None
+        test = client.test.images
+        pixels = torch.from_numpy(test.pixels[test.index])
+        with torch.inference_mode():
+            _, logits = run.model(client.name)(run.transform(pixels))
+        correct = (logits.argmax(dim=1) == torch.from_numpy(client.test.labels)).sum()
+        assert int(correct) == scores[client.name]["correct"]
+
+
+def test_a_file_a_mapping_and_overrides_mean_the_same(
+    npz_folder: Path, places: dict[str, Path], tmp_path: Path
+) -> None:
+    given = settings(npz_folder)
+    given["training"]["rounds"] = 1
+    from_mapping = fedwca.run(given, **places)
+    file = tmp_path / "run.toml"
+    file.write_text(toml_of(settings(npz_folder)))
+    stamp = (from_mapping.path / "results.jsonl").stat().st_mtime_ns
+    from_file = fedwca.run(str(file), overrides={"training.rounds": 1}, **places)
+    assert from_file.path == from_mapping.path
+    assert (from_file.path / "results.jsonl").stat().st_mtime_ns == stamp  # nothing ran again
+    other = fedwca.run(file, overrides={"training.rounds": 1, "method.name": "fedavg"}, **places)
+    assert other.settings["method"]["name"] == "fedavg"
+    assert other.clusters == {}
+    assert other.weights == {}
+
+
+def test_a_run_that_was_stopped_or_has_no_labels(
+    npz_folder: Path, places: dict[str, Path], tmp_path: Path
+) -> None:
+    run = fedwca.run(settings(npz_folder), **places)
+    folder = Path(shutil.copytree(run.path, tmp_path / "copy"))
+    (folder / "result.json").unlink()
+    lines = (folder / "results.jsonl").read_text().splitlines(keepends=True)
+    hidden = json.loads(lines[2])
+    hidden["accuracy"] = {"mean": None, "domains": {}}
+    for score in hidden["clients"].values():
+        score.update(accuracy=None, correct=0, total=0)
+    (folder / "results.jsonl").write_text("".join(lines[:2]) + json.dumps(hidden) + '\n{"round":')
+    stopped = fedwca.open_run(str(folder))
+    assert not stopped.done
+    assert stopped.accuracy is None
+    assert set(stopped.accuracies.values()) == {None}
+    assert str(stopped) == "<Run copy: 2 rounds, unfinished>"
+    assert len(stopped.records()) == 3 * 4
+
+
+def test_mistakes_are_user_errors(tmp_path: Path) -> None:
+    with pytest.raises(fedwca.UserError, match="is not a run folder"):
+        fedwca.open_run(tmp_path)
+    with pytest.raises(fedwca.UserError, match="did you mean 'rounds'"):
+        fedwca.run({"training": {"round": 1}}, runs=tmp_path)
+    with pytest.raises(fedwca.UserError, match=r"write it as section\.name"):
+        fedwca.run(overrides={"rounds": 1}, runs=tmp_path)
+    with pytest.raises(fedwca.UserError, match="does not exist"):
+        fedwca.run(tmp_path / "no.toml", runs=tmp_path)
+
+
+SCRIPT = """
+import sys, fedwca
+assert not {"torch", "numpy", "fedwca.api"} & {*sys.modules}
+print("begun")
+run = fedwca.run(%r, runs="runs", cache="cache")
+print(run.name)
+run = fedwca.open_run(run.path)
+"""
+
+
+OWN_METHOD = """
+from dataclasses import dataclass
+import fedwca
+from fedwca.methods import METHODS
+from fedwca.methods.fedavg import FedAvg
+
+@dataclass(frozen=True)
+class Mine(FedAvg):
+    pass
+
+if __name__ == "__main__":
+    METHODS["mine"] = Mine
+    print("begun")
+    print(fedwca.run(%r, runs="runs", cache="cache").settings["method"]["name"])
+"""
+
+
+def test_a_method_of_the_script_s_own_is_known_to_workers(npz_folder: Path, tmp_path: Path) -> None:
+    given = two_workers(npz_folder, "mine")
+    assert printed_by(OWN_METHOD % given, tmp_path) == ["begun", "mine"]
+
+
+def two_workers(npz_folder: Path, method: str) -> dict[str, Any]:
+    given = settings(npz_folder)
+    given["training"]["rounds"] = 1
+    return {**given, "run": {"workers": 2}, "method": {"name": method}}
+
+
+def printed_by(script: str, folder: Path) -> list[str]:
+    (folder / "script.py").write_text(script)
+    command = [sys.executable, "script.py"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.split()
+
+
+def test_a_script_needs_no_guard_and_the_import_is_cheap(npz_folder: Path, tmp_path: Path) -> None:
+    given = two_workers(npz_folder, "fedwca")
+    assert printed_by(SCRIPT % given, tmp_path) == ["begun", resolve(given).name]
+
+
+def test_the_functions_that_the_guide_names_exist() -> None:
+    guide = (Path(__file__).parents[1] / "docs" / "api.md").read_text()
+    named = re.findall(r"`core\.(\w+)\.(\w+)", guide)
+    assert len(named) >= 12
+    for module, name in named:
+        assert callable(getattr(importlib.import_module(f"fedwca.core.{module}"), name))
+    for name in re.findall(r"^\| (`.*?) \|", guide, re.MULTILINE):
+        for attribute in re.findall(r"`(\w+)", name):
+            assert hasattr(fedwca.Run, attribute)
+
+
+def test_its_names_are_public() -> None:
+    assert {*fedwca.__all__} == {"Run", "UserError", "open_run", "run"}
+    assert all(getattr(fedwca, name) for name in fedwca.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'walk'"):
+        _ = fedwca.walk  # type: ignore[attr-defined]
