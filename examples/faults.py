@@ -8,6 +8,7 @@ is resumed. At the end every site must have its model.
 """
 
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -83,6 +84,8 @@ def mistreat(folder: Path, started: dict[str, "subprocess.Popen[bytes]"]) -> Pat
     runs = folder / "deployment" / "server" / "runs"
 
     def log() -> str:
+        if run.poll() is not None:
+            raise SystemExit(f"`fedwca deploy run` has ended with exit code {run.returncode}")
         return "".join(path.read_text() for path in runs.glob("*/log.txt"))
 
     wait_for("round 1", lambda: "1 round done" in log())
@@ -104,6 +107,7 @@ def mistreat(folder: Path, started: dict[str, "subprocess.Popen[bytes]"]) -> Pat
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp(prefix="faults-"))
     folder.mkdir(parents=True, exist_ok=True)
     write_images(folder)
