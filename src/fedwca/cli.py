@@ -11,6 +11,7 @@ import typer
 
 from fedwca.deploy_cli import deploy_app
 from fedwca.errors import UserError
+from fedwca.models_cli import attach_model_commands
 from fedwca.screen import Screen, show_grid
 
 app = typer.Typer(
@@ -22,6 +23,7 @@ app = typer.Typer(
 data_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at the data.")
 app.add_typer(data_app, name="data")
 app.add_typer(deploy_app, name="deploy")
+attach_model_commands(app)
 
 out = Screen()
 
