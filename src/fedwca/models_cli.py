@@ -32,6 +32,33 @@ Cache = Annotated[
 ]
 
 
+Model = Annotated[Path, typer.Argument(help="a .safetensors or .onnx file of `fedwca export`")]
+Images = Annotated[
+    list[str], typer.Argument(help="image files, folders with all below them, or globs")
+]
+Exported = Annotated[
+    Path, typer.Argument(help="a run: its folder or its name; or the file of a model")
+]
+ClientName = Annotated[
+    str | None, typer.Option("--client", help="the model of this client alone (all)")
+]
+Into = Annotated[
+    Path | None, typer.Option("--output", "-o", help="folder to write into (RUN/models)")
+]
+Finished = Annotated[Path, typer.Argument(help="a finished run: its folder or its name")]
+Data = Annotated[Path, typer.Option("--data", help="folder of the new site's images")]
+SiteName = Annotated[
+    str | None, typer.Option("--name", help="what to call the site (as its folder)")
+]
+Test = Annotated[
+    Path | None, typer.Option("--test", help="labeled images, class/*.jpg, to score on")
+]
+Target = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help=".safetensors or .onnx to write (NAME.safetensors)"),
+]
+
+
 class Kind(str, Enum):
     """How a model is written."""
 
@@ -47,19 +74,13 @@ def attach_model_commands(app: typer.Typer) -> None:
 
 
 def export(
-    run: Annotated[
-        Path, typer.Argument(help="a run: its folder or its name; or the file of a model")
-    ],
-    client: Annotated[
-        str | None, typer.Option("--client", help="the model of this client alone (all)")
-    ] = None,
+    run: Exported,
+    client: ClientName = None,
     kind: Annotated[
         Kind,
         typer.Option("--format", show_default=False, help="safetensors (default), or onnx"),
     ] = Kind.safetensors,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="folder to write into (RUN/models)")
-    ] = None,
+    output: Into = None,
     runs: Runs = Path("runs"),
     cache: Cache = None,
 ) -> None:
@@ -82,10 +103,8 @@ def export(
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="a .safetensors or .onnx file of `fedwca export`")],
-    images: Annotated[
-        list[str], typer.Argument(help="image files, folders with all below them, or globs")
-    ],
+    model: Model,
+    images: Images,
     as_json: Annotated[
         bool, typer.Option("--json", help="a JSON object a line, with all probabilities")
     ] = False,
@@ -149,18 +168,11 @@ def _with_bar(items: Iterator[Any], total: int) -> Iterator[Any]:
 
 
 def adapt_client(
-    run: Annotated[Path, typer.Argument(help="a finished run: its folder or its name")],
-    data: Annotated[Path, typer.Option("--data", help="folder of the new site's images")],
-    name: Annotated[
-        str | None, typer.Option("--name", help="what to call the site (as its folder)")
-    ] = None,
-    test: Annotated[
-        Path | None, typer.Option("--test", help="labeled images, class/*.jpg, to score on")
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help=".safetensors or .onnx to write (NAME.safetensors)"),
-    ] = None,
+    run: Finished,
+    data: Data,
+    name: SiteName = None,
+    test: Test = None,
+    output: Target = None,
     runs: Runs = Path("runs"),
     cache: Cache = None,
 ) -> None:

@@ -68,11 +68,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     write_images(path / "sites" / "dim", 3, 60, 0.5, labeled=False)
     write_images(path / "new", 4, 40, 0.5, labeled=False)
     write_images(path / "new-test", 5, 40, 0.5, labeled=True)
-    kinds = {"fedwca": ["--set=training.batch_norm=recalibrate"], "local": []}
-    runs = {}
-    for method, more in kinds.items():
-        fedwca(path, "run", *SETTINGS, "--method", method, *more)
-        (runs[method],) = (path / "runs").glob(f"*-{method}-*")
+    recalibrated = ["--method", "fedwca", "--set=training.batch_norm=recalibrate"]
+    for chosen in (recalibrated, ["--method", "fedavg", "--method", "local"]):
+        fedwca(path, "run", *SETTINGS, *chosen)
+    methods = ("fedwca", "fedavg", "local")
+    runs = {method: next((path / "runs").glob(f"*-{method}-*")) for method in methods}
     return World(path, runs)
 
 
@@ -321,6 +321,18 @@ def test_a_new_site_without_labels_and_as_onnx(world: World, at: Invoke, tmp_pat
     assert "α" in said.out
     assert sorted(os.listdir(tmp_path / "here")) == ["site.md", "site.onnx"]
     assert len(at("predict", "here/site.onnx", str(world.path / "new")).out.splitlines()) == 40
+
+
+def test_a_new_site_starts_from_the_global_model_where_there_are_no_clusters(
+    world: World, at: Invoke, tmp_path: Path
+) -> None:
+    where = ["--data", str(world.path / "new"), "--test", str(world.path / "new-test")]
+    said = at("adapt-client", world.runs["fedavg"].name, *where)
+    assert said.code == 0, said.err
+    rows = re.findall(r"^(\w+) +[\d.]+ +(\d+)/40", said.out, re.MULTILINE)
+    assert [who for who, _ in rows] == ["source", "server", "delivered"]
+    assert "cluster" not in said.out
+    assert (tmp_path / "new.safetensors").exists()
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,6 @@ class _Facts:
 
     def __init__(self, run: Path, experiment: Experiment, note: Note) -> None:
         folder = RunFolder(run)
-        lines = {line["round"]: line for line in folder.lines()}
         self.rounds: int = experiment.method.rounds
         if not folder.done:
             found = folder.load_checkpoint(experiment.run.evaluate_every)
@@ -103,9 +102,10 @@ class _Facts:
                     f"{run} is not finished and has no checkpoint yet: go on with it by "
                     "`fedwca resume`"
                 )
+            so_far = f"{found.rounds} of {self.rounds} rounds"
+            note(f"warning: {run.name} is not finished: these are its models after {so_far}")
             self.rounds = found.rounds
-            note(f"warning: {run.name} is not finished: these are its models after {self.rounds} "
-                 f"of {experiment.method.rounds} rounds")  # fmt: skip
+        lines = {line["round"]: line for line in folder.lines()}
         self._line: dict[str, Any] = lines.get(self.rounds, {})
 
     def of(self, client: str) -> dict[str, Any]:

@@ -94,20 +94,22 @@ def _origin(about: Description) -> list[tuple[str, str]]:
 
 def _scores(made: dict[str, Any]) -> str:
     rows = []
-    if made.get("total"):
-        share = 100 * made["correct"] / made["total"]
-        counts = f"{made['correct']} of {made['total']} of the client's own test images"
-        rows.append(("accuracy", f"{share:.1f} % ({counts})"))
+    correct, total = made.get("correct"), made.get("total")
+    known = isinstance(correct, int) and isinstance(total, int) and total > 0
+    if known:
+        counts = f"{correct} of {total} of the client's own test images"
+        rows.append(("accuracy", f"{100 * made['correct'] / made['total']:.1f} % ({counts})"))
     for key, label in (
         ("confidence", "mean confidence, without labels"),
         ("matched", "share of images on which two models agreed in the last round"),
+        ("alpha", "α"),
+        ("beta", "β"),
+        ("v", "weights v of the clusters"),
     ):
-        if isinstance(made.get(key), float | int):
-            rows.append((label, f"{made[key]:.3f}"))
-    for key, label in (("alpha", "α"), ("beta", "β"), ("v", "weights v of the clusters")):
-        if isinstance(made.get(key), list):
-            rows.append((label, ", ".join(f"{weight:.3f}" for weight in made[key])))
-    unknown = "" if made.get("total") else "Its accuracy is not known: there were no labels.\n\n"
+        values = made[key] if isinstance(made.get(key), list) else [made.get(key)]
+        if values and all(isinstance(value, float | int) for value in values):
+            rows.append((label, ", ".join(f"{value:.3f}" for value in values)))
+    unknown = "" if known else "Its accuracy is not known: nobody scored it on labeled images.\n\n"
     return unknown + (_table(rows) if rows else "")
 
 
