@@ -31,7 +31,7 @@ from PIL import Image
 
 from deployment import Deployment, write_toml
 from fedwca.core.params import clone
-from fedwca.data.image_files import object_transform
+from fedwca.data.augment import object_transform
 from fedwca.data.site_images import site_images
 from fedwca.engines.flower import Rules
 from fedwca.engines.simulator import Simulator

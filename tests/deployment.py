@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import torch
 
-from fedwca.data.image_files import object_transform
+from fedwca.data.augment import object_transform
 from fedwca.deploy.processes import free_port
 from fedwca.models import DomainModel, build_model
 

@@ -12,6 +12,7 @@ import typer
 from fedwca import report_cli
 from fedwca.deploy_cli import deploy_app
 from fedwca.errors import UserError
+from fedwca.models_cli import attach_model_commands
 from fedwca.screen import Screen, show_grid
 from fedwca.tensorboard_cli import attach_tensorboard
 
@@ -26,6 +27,7 @@ app.add_typer(data_app, name="data")
 app.add_typer(deploy_app, name="deploy")
 report_cli.add_to(app)
 attach_tensorboard(app)
+attach_model_commands(app)
 
 out = Screen()
 

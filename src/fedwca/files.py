@@ -3,10 +3,24 @@
 import hashlib
 import json
 import os
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["append_line", "file_digest", "read_lines", "write_atomically", "write_json"]
+__all__ = [
+    "append_line",
+    "file_digest",
+    "file_names",
+    "read_lines",
+    "write_atomically",
+    "write_json",
+]
+
+_LONGEST = 40  # letters of a file's name: with its suffix below 255 bytes in any script
+_NOT_PLAIN = re.compile(r"(|con|nul|aux|prn|com\d|lpt\d|.*-[0-9a-f]{12})")
 
 
 def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> None:
@@ -58,3 +72,28 @@ def file_digest(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def file_names(names: Sequence[str]) -> dict[str, str]:
+    """A file's name, without suffix, for each of some foreign names: safe, readable, unique.
+
+    Letters and digits stay, of any script; where that makes two alike, or nothing readable, a
+    digest of the name is added.
+    """
+    plain = {name: _readable(name) for name in names}
+    times = Counter(text.casefold() for text in plain.values())
+
+    def unique(name: str) -> str:
+        text = plain[name]
+        # What already looks as if it had a digest gets one, so that nobody can take another's.
+        if times[text.casefold()] == 1 and not _NOT_PLAIN.fullmatch(text.casefold()):
+            return text
+        digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+        return f"{text or 'client'}-{digest}"
+
+    return {name: unique(name) for name in names}
+
+
+def _readable(name: str) -> str:
+    letters = "".join(c if c.isalnum() else "-" for c in unicodedata.normalize("NFC", name))
+    return re.sub("-+", "-", letters)[:_LONGEST].strip("-")

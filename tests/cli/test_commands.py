@@ -67,7 +67,10 @@ def test_preview_writes_a_contact_sheet(fedwca: Fedwca, npz_folder: Path) -> Non
 
 @pytest.mark.parametrize(
     "command",
-    ["run", "resume", "list", "show", "compare", "reproduce", "data check", "data preview"],
+    [
+        *("run", "resume", "list", "show", "compare", "reproduce", "data check", "data preview"),
+        *("export", "predict", "adapt-client"),
+    ],
 )
 def test_every_command_explains_itself(fedwca: Fedwca, command: str) -> None:
     assert "Usage:" in fedwca(*command.split(), "--help")

@@ -11,7 +11,7 @@ from fedwca.core.params import clone, distance
 from fedwca.data.domains import Benchmark
 from fedwca.engines.simulator import Simulator
 from fedwca.methods import METHODS
-from fedwca.models import DomainModel, load_weights
+from fedwca.models import DomainModel, load_described
 from sites import (
     FakeGrid,
     Told,
@@ -61,7 +61,7 @@ def test_sites_and_simulator_agree(
     assert [line["clients"] for line in told.lines] == [line["clients"] for line in simulated.lines]
     for client in engine.clients():
         memory = near[-1].memories.get(client.name) if near else None
-        used = _used_by(client.name, tmp_path, new_model)
+        used = _used_by(client.name, tmp_path, classes)
         if near and method.training.batch_norm == "blend":
             wanted = method.deployed(near[-1].state, client, memory or type(near[-1].state)())
             assert distance(wanted, used.feature_state()) == 0
@@ -72,8 +72,9 @@ def _as_a_run_has_it(model: DomainModel) -> DomainModel:
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
-def _used_by(site: str, folder: Path, new_model: NewModel) -> DomainModel:
-    """The model that the site was left with."""
-    model = new_model()
-    load_weights(model, folder / "home" / site / "run-1" / "model.safetensors")
+def _used_by(site: str, folder: Path, classes: tuple[str, ...]) -> DomainModel:
+    """The model that the site was left with, built from its file alone."""
+    model, about = load_described(folder / "home" / site / "run-1" / "model.safetensors")
+    assert about.classes == classes
+    assert about.made["client"] == site
     return model

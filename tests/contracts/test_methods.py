@@ -176,5 +176,26 @@ def test_a_round_without_any_answer_changes_nothing_but_the_count(
     assert same(weights, method.deployed(state, Client("nobody", ""), Record()))
 
 
+@every_method
+def test_a_newcomer_is_placed_as_in_a_round_and_no_model_changes(
+    new_model: NewModel, tiny_clients: list[ClientData], name: str
+) -> None:
+    method = make(name)
+    *others, last = tiny_clients
+    state = run(method, new_model(), others).states[-1]
+    newcomer, rng = Client("newcomer"), torch.Generator().manual_seed(0)
+    message = method.send(state, newcomer)
+    reply = method.adapt(new_model(), last.train, message, Record(), rng).reply
+    placed = method.placed(state, newcomer, reply)
+    assert placed.models is state.models
+    assert all(placed.values[key] is value for key, value in state.values.items())
+    known = {key: value for key, value in placed.values.items() if key not in state.values}
+    in_a_round = method.aggregate(state, {newcomer: reply}).values
+    assert all(torch.equal(value, in_a_round[key]) for key, value in known.items())
+    if placed is not state:
+        assert list(known) == ["cluster_of/newcomer"]
+        assert "cluster" in method.send(placed, newcomer).models
+
+
 def test_the_type_that_methods_adapt_on_has_no_labels() -> None:
     assert {f.name for f in dataclasses.fields(UnlabeledImages)} == {"pixels", "index", "transform"}

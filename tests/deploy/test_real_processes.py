@@ -9,7 +9,7 @@ import torch
 
 from deployment import SITES, SIZE, Deployment, settings, source_model, write_toml
 from fedwca.core.params import clone, distance
-from fedwca.data.image_files import object_transform
+from fedwca.data.augment import object_transform
 from fedwca.data.site_images import site_images
 from fedwca.engines.simulator import Simulator
 from fedwca.engines.site import Site

@@ -12,7 +12,7 @@ import pytest
 
 from deployment import FEDWCA, SITES, SIZE, Deployment, settings, source_model, write_toml
 from fedwca.core.params import clone, distance
-from fedwca.data.image_files import object_transform
+from fedwca.data.augment import object_transform
 from fedwca.deploy.certificates import authority, site_keys
 from fedwca.deploy.kit import server_kit
 from fedwca.deploy.processes import environment, flower, free_port

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from fedwca.core.style import style_length
 from fedwca.data.augment import Transform
@@ -12,7 +12,7 @@ from fedwca.engines.wire import WireError
 from fedwca.errors import UserError
 from fedwca.experiments.config import Experiment, ModelConfig, build_method
 from fedwca.methods import Method
-from fedwca.models import DomainModel, build_model
+from fedwca.models import Description, DomainModel, build_model
 
 __all__ = ["Plan", "plan_of", "read_plan"]
 
@@ -50,6 +50,24 @@ class Plan(BaseModel):
         )
         model.freeze_classifier()
         return model.to(torch.device(device)).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+    def description(self, **made: JsonValue) -> Description:
+        """What a model of this run says of itself."""
+        return Description(
+            backbone=self.backbone,
+            bottleneck=self.bottleneck,
+            classifier=self.classifier,  # type: ignore[arg-type]
+            stride_on=self.stride_on,  # type: ignore[arg-type]
+            classes=self.classes,
+            image_size=self.image_size,
+            **asdict(self.transform),
+            made={
+                "method": self.method.get("name"),
+                "seed": self.seed,
+                "settings": {"method": self.method, "training": self.training},
+                **made,
+            },
+        )
 
     def sizes(self, model: DomainModel) -> dict[str, int]:
         """What the letters in a method's declarations stand for."""

@@ -32,7 +32,7 @@ from fedwca.errors import UserError
 from fedwca.files import write_atomically
 from fedwca.machine import cores
 from fedwca.methods.base import Method, Record
-from fedwca.models import DomainModel, save_weights
+from fedwca.models import DomainModel, save_described
 from fedwca.notes import Note
 
 __all__ = ["IN_ITS_LOG", "Here", "SiteFolder", "answer"]
@@ -101,7 +101,8 @@ def _work(
     with threads(here.threads or cores()):
         evaluation = site.score(here.site, job)
         if evaluation is not None:  # the model that the site uses from now on, for whoever needs it
-            save_weights(model, folder.path / "model.safetensors", classes=plan.classes)
+            told = plan.description(client=here.site, run=request.run, rounds=request.round)
+            save_described(model, folder.path / "model.safetensors", told)
         done = site.work(here.site, request.round, job._replace(offered=None))
     if done.adapted is not None and job.message is not None:
         check_reply(done.adapted.reply, method.replies(job.message), *checks)
@@ -159,7 +160,7 @@ class SiteFolder:
 
     - memory-N.safetensors  what it remembers after N rounds; the last two
     - shelf.safetensors     the tensors that it and the server both have
-    - model.safetensors     the model to use, with the names of its classes
+    - model.safetensors     the model to use, with all that is needed to use it
     """
 
     def __init__(self, home: Path, run: str) -> None:

@@ -12,6 +12,7 @@ from fedwca.data.domains import Benchmark
 from fedwca.data.images import LabeledImages, UnlabeledImages
 from fedwca.errors import UserError
 from fedwca.experiments.config import Experiment, SourceConfig
+from fedwca.experiments.describe import description_of
 from fedwca.files import file_digest
 from fedwca.methods.inference import device_of, evaluate
 from fedwca.methods.optimizer import make_sgd, set_rate
@@ -21,6 +22,7 @@ from fedwca.models import (
     load_backbone,
     load_weights,
     read_class_names,
+    save_described,
     save_weights,
 )
 from fedwca.notes import Note, silent, told
@@ -83,7 +85,8 @@ def source_model(
             with torch.random.fork_rng():
                 torch.manual_seed(experiment.source_seed)
                 new = _cached_or_trained(experiment, benchmark, model, cache, note)
-        save_weights(model, kept, classes=benchmark.classes)
+        description = description_of(experiment, benchmark.classes, benchmark.transform)
+        save_described(model, kept, description)
         if new is not None:
             _keep_for_others(model, new, benchmark.classes, note)
     model.freeze_classifier()

@@ -174,6 +174,13 @@ class Method(ABC):
         """The weights that the client uses, where state and memory are both at hand."""
         return self.personal(self.offered(state, client), memory)
 
+    def placed(self, state: Record, client: Client, reply: Record) -> Record:
+        """Server: the state that knows a newcomer by its first reply, its models as they were.
+
+        The same state, where the server has nothing to know of a client.
+        """
+        return state
+
     def describe(self, state: Record) -> Health:
         """Server: what the log should say of the state, such as each client's cluster."""
         return {}

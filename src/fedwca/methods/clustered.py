@@ -5,10 +5,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from fedwca.core.params import State
 from fedwca.methods.base import MODEL, SAMPLES, Client, Declared, Health, Method, Record
-from fedwca.methods.cluster_state import assignments, cluster_models, cluster_of, model_of, named
+from fedwca.methods.cluster_state import (
+    assignments,
+    cluster_models,
+    cluster_of,
+    model_of,
+    named,
+    numbered,
+)
 from fedwca.methods.clustering import STYLE, Clustering, Layer
 
 __all__ = ["Clustered"]
@@ -53,10 +61,19 @@ class Clustered(Method):
         values = {**state.values, "round": state.values["round"] + 1}
         if not replies:
             return Record(state.models, values)
-        origin = state.models["source"] if self.clustering_input == "update" else None
-        values.update(assignments(state, replies, self.clustering, self.clustering_layer, origin))
+        values.update(self._assigned(state, replies))
         clusters = cluster_models(state, values, replies, self.cluster_mean)
         return Record({**state.models, **named("cluster", clusters)}, values)
+
+    def placed(self, state: Record, client: Client, reply: Record) -> Record:
+        """The newcomer joins the nearest cluster; a state without clusters stays as it is."""
+        if not numbered(state, "cluster"):
+            return state
+        return Record(state.models, {**state.values, **self._assigned(state, {client: reply})})
+
+    def _assigned(self, state: Record, replies: Mapping[Client, Record]) -> dict[str, Tensor]:
+        origin = state.models["source"] if self.clustering_input == "update" else None
+        return assignments(state, replies, self.clustering, self.clustering_layer, origin)
 
     def offered(self, state: Record, client: Client) -> State:
         return model_of(state, client)

@@ -2,6 +2,12 @@
 
 from fedwca.models.backbone import Backbone
 from fedwca.models.build import build_model
+from fedwca.models.described import (
+    Description,
+    load_described,
+    read_description,
+    save_described,
+)
 from fedwca.models.domain_model import DomainModel
 from fedwca.models.heads import WeightNormClassifier
 from fedwca.models.registry import BACKBONES
@@ -24,4 +30,8 @@ __all__ = [
     "load_weights",
     "load_backbone",
     "save_weights",
+    "Description",
+    "load_described",
+    "read_description",
+    "save_described",
 ]

@@ -1,0 +1,394 @@
+"""From a run to models in use: export, predict, a new site; each by its file alone."""
+
+import html
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from conftest import draw_domain
+from fedwca.core.weights import cluster_weights
+from fedwca.experiments.model_card import card_text, plain
+from fedwca.experiments.store import RunFolder
+from fedwca.models import Description, load_described, read_description
+
+Invoke = Callable[..., Any]
+
+CLASSES = ("<script>alert(1)<b>", "a|b `c` [d](e)", "😀 'q' \"q\"")
+SETTINGS = [
+    "--set=data.benchmark=images",
+    "--set=data.path=sites",
+    "--set=data.source_path=source",
+    "--set=data.image_size=20",  # of which 17 are seen
+    "--set=model.backbone=lenet",
+    "--set=source.epochs=4",
+    "--set=source.lr=0.02",
+    "--set=training.rounds=2",
+    "--set=training.epochs=1",
+    "--set=training.lr=0.01",
+    "--set=training.batch_size=16",
+    "--set=run.workers=1",
+]
+ODD = "<img src=x onerror=alert(1)> |`*"
+
+
+def write_images(folder: Path, seed: int, count: int, ink: float, *, labeled: bool) -> None:
+    drawn = draw_domain(seed, count, ink, 0.1, 0.1)
+    for row, (pixels, label) in enumerate(zip(drawn.images, drawn.labels, strict=True)):
+        place = folder / CLASSES[label] if labeled else folder
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.asarray(pixels)).save(place / f"{row:03d}.png")
+
+
+class World(NamedTuple):
+    """A folder with everything, and runs by method."""
+
+    path: Path
+    runs: dict[str, Path]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Runs over two sites of one kind and one of another, and a fourth site that is in none."""
+    path = tmp_path_factory.mktemp("world")
+    write_images(path / "source", 0, 60, 1.0, labeled=True)
+    write_images(path / "sites" / "yard", 1, 60, 0.9, labeled=True)
+    write_images(path / "sites" / ODD, 2, 60, 0.9, labeled=True)
+    write_images(path / "sites" / "dim", 3, 60, 0.5, labeled=False)
+    write_images(path / "new", 4, 40, 0.5, labeled=False)
+    write_images(path / "new-test", 5, 40, 0.5, labeled=True)
+    recalibrated = ["--method", "fedwca", "--set=training.batch_norm=recalibrate"]
+    for chosen in (recalibrated, ["--method", "fedavg", "--method", "local"]):
+        fedwca(path, "run", *SETTINGS, *chosen)
+    methods = ("fedwca", "fedavg", "local")
+    runs = {method: next((path / "runs").glob(f"*-{method}-*")) for method in methods}
+    return World(path, runs)
+
+
+def fedwca(folder: Path, *arguments: str) -> str:
+    """What a process of its own says."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fedwca.cli", *arguments],
+        cwd=folder,
+        env={**os.environ, "FEDWCA_CACHE": str(folder / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def at(world: World, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> Invoke:
+    """The command line, with the runs of the world at hand."""
+    monkeypatch.setenv("FEDWCA_RUNS", str(world.path / "runs"))
+    monkeypatch.setenv("FEDWCA_CACHE", str(world.path / "cache"))
+    return invoke
+
+
+def put_test_images(world: World, client: str, into: Path) -> None:
+    """Copy the client's test images to a place of their own."""
+    held = json.loads((world.runs["fedwca"] / "clients.json").read_text())
+    for name in held["clients"][client]["test"]:
+        target = into / Path(name).relative_to(client)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(world.path / "sites" / name, target)
+
+
+def score(world: World, client: str) -> dict[str, Any]:
+    line = json.loads((world.runs["fedwca"] / "result.json").read_text())
+    found: dict[str, Any] = line["clients"][client]
+    return found
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "onnx"])
+@pytest.mark.parametrize("client", ["yard", ODD], ids=["yard", "odd"])
+def test_what_is_exported_scores_as_the_run_did(
+    world: World, at: Invoke, tmp_path: Path, kind: str, client: str
+) -> None:
+    alone = tmp_path / "alone"
+    put_test_images(world, client, alone / "images")
+    run = world.runs["fedwca"]
+    said = at("export", run.name, "--client", client, "--format", kind, "-o", str(alone))
+    assert said.code == 0, said.err
+    (model,) = alone.glob(f"*.{kind}")
+    for card in alone.glob("*.md"):
+        card.unlink()
+    lines = fedwca(alone, "predict", model.name, "images", "--json").splitlines()
+    told = [json.loads(line) for line in lines]
+    expected = score(world, client)
+    assert len(told) == expected["total"] > 0
+    correct = sum(Path(t["path"]).parent.name == t["class"] for t in told)
+    assert correct == expected["correct"]
+    for t in told:
+        assert list(t["probabilities"]) == list(CLASSES)
+        assert t["probabilities"][t["class"]] == t["confidence"] == max(t["probabilities"].values())
+    confidence = sum(t["confidence"] for t in told) / len(told)
+    assert confidence == pytest.approx(expected["confidence"], abs=1e-5)
+
+
+def test_all_clients_are_exported_under_safe_names_with_cards(
+    world: World, at: Invoke, tmp_path: Path
+) -> None:
+    said = at("export", str(world.runs["fedwca"]))
+    assert said.code == 0, said.err
+    folder = world.runs["fedwca"] / "models"
+    names = sorted(os.listdir(folder))
+    assert [n for n in names if n.endswith(".md")] == [
+        "dim.md",
+        "img-src-x-onerror-alert-1.md",
+        "yard.md",
+    ]
+    assert len(names) == 6
+    card = (folder / "img-src-x-onerror-alert-1.md").read_text()
+    assert "<" not in card
+    assert "```json" in card
+    assert plain(ODD) in card
+    expected = score(world, ODD)
+    assert f"{expected['correct']} of {expected['total']}" in card
+    assert "accuracy is not known" in (folder / "dim.md").read_text()
+    made = read_description(folder / "yard.safetensors")
+    assert made is not None
+    assert made.classes == tuple(sorted(CLASSES))
+    assert made.made["client"] == "yard"
+    assert made.made["method"] == "fedwca"
+    assert made.made["source"] == "source"
+    assert (made.made["rounds"], made.made["seed"]) == (2, 0)
+    assert isinstance(made.made["cluster"], int)
+
+
+def test_the_cards_lines_run_without_fedwca_or_torch(
+    world: World, at: Invoke, tmp_path: Path
+) -> None:
+    put_test_images(world, "yard", tmp_path / "images")
+    said = at("export", world.runs["fedwca"].name, "--client", "yard", "-o", str(tmp_path))
+    assert said.code == 0, said.err
+    # From the file alone, as a site would do it with its own model.
+    assert at("export", str(tmp_path / "yard.safetensors"), "--format", "onnx").code == 0
+    card = (tmp_path / "yard.md").read_text()
+    (lines,) = re.findall(r"```python\n(.*?)\n```", card, re.DOTALL)
+    assert len([line for line in lines.splitlines() if line]) <= 12
+    forbid = "import sys; sys.modules.update(dict.fromkeys(['fedwca', 'torch', 'safetensors']))\n"
+    (tmp_path / "use.py").write_text(forbid + lines)
+    files = sorted(map(str, (tmp_path / "images").rglob("*.png")))
+    done = subprocess.run(
+        [sys.executable, "use.py", *files], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    ours = at("predict", str(tmp_path / "yard.safetensors"), str(tmp_path / "images")).out
+    expected = [line.rpartition("\t")[0].replace("\t", " ") for line in ours.splitlines()]
+    assert done.stdout.splitlines() == expected
+    assert len(expected) == score(world, "yard")["total"]
+
+
+def test_predict_takes_files_folders_and_globs_and_skips_what_is_broken(
+    world: World, at: Invoke, tmp_path: Path
+) -> None:
+    assert at("export", world.runs["fedwca"].name, "--client", "yard", "-o", "m").code == 0
+    model = "m/yard.safetensors"
+    deep = tmp_path / "in" / "a" / "b"
+    deep.mkdir(parents=True)
+    for name in ("in/x.png", "in/a/y.png", "in/a/b/[1].png", "in/a/b/new\nline.png"):
+        shutil.copy(world.path / "new" / "000.png", tmp_path / name)
+    (deep / "broken.png").write_bytes(b"")
+    (deep / "notes.txt").write_text("no image")
+    said = at("predict", model, "in", "in/a/b/[1].png", "in/**/y.png", "--batch-size", "2")
+    assert said.code == 0, said.err
+    rows = [line.split("\t") for line in said.out.splitlines()]
+    assert [row[0] for row in rows] == [
+        "in/x.png",
+        "in/a/y.png",
+        "in/a/b/[1].png",
+        "in/a/b/new\N{REPLACEMENT CHARACTER}line.png",
+    ]
+    assert len({(name, confidence) for _, name, confidence in rows}) == 1
+    assert "in/a/b/broken.png is skipped: it is empty" in said.err
+    assert "notes.txt" not in said.err
+
+    said = at("predict", model, "in/a/b/broken.png", "in/a/b/notes.txt")
+    assert said.code == 2
+    assert said.err.count("is skipped") == 2
+    assert "none of the images could be read" in said.err
+    assert at("predict", model, "nowhere/*.png").code == 2
+    assert at("predict", "in/x.png", "in").code == 2
+    said = at("predict", model, "in", "--batch-size", "0")
+    assert "--batch-size must be" in said.err
+
+
+def test_a_bar_on_stderr_leaves_the_lines_whole(world: World, at: Invoke, tmp_path: Path) -> None:
+    assert at("export", world.runs["fedwca"].name, "--client", "yard", "-o", ".").code == 0
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "fedwca.cli", "predict", "yard.safetensors"]
+    with subprocess.Popen(
+        [*command, str(world.path / "new")],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        text=True,
+        env={**os.environ, "TERM": "xterm"},
+    ) as process:
+        os.close(theirs)
+        lines, _ = process.communicate(timeout=120)
+    seen = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert process.returncode == 0
+    assert len(lines.splitlines()) == 40
+    assert "predicting" in seen
+    assert "predicting" not in lines
+
+
+def test_runs_without_models_are_told_apart(world: World, at: Invoke, tmp_path: Path) -> None:
+    run = world.runs["fedwca"]
+    said = at("export", run.name, "--client", "yrad")
+    assert said.code == 2
+    assert "did you mean 'yard'" in said.err
+
+    unfinished = tmp_path / "part"
+    shutil.copytree(run, unfinished)
+    (unfinished / "result.json").unlink()
+    (unfinished / "checkpoint-00002.safetensors").unlink()
+    said = at("export", str(unfinished), "--client", "yard")
+    assert said.code == 0, said.err
+    assert "after 1 of 2 rounds" in said.err
+    (unfinished / "checkpoint-00001.safetensors").unlink()
+    said = at("export", str(unfinished))
+    assert said.code == 2
+    assert "fedwca resume" in said.err
+
+    config = json.loads((run / "config.json").read_text())
+    config["settings"]["deploy"] = {}
+    deployed = tmp_path / "deployed-x"
+    shutil.copytree(run, deployed)
+    (deployed / "config.json").write_text(json.dumps(config))
+    said = at("export", str(deployed))
+    assert said.code == 2
+    assert "each site has its model" in said.err
+
+
+def test_a_new_site_gets_its_model_and_the_run_stays_as_it_was(
+    world: World, at: Invoke, tmp_path: Path
+) -> None:
+    run = world.runs["fedwca"]
+    before = {p.name: p.read_bytes() for p in run.iterdir() if p.is_file()}
+    where = ["--data", str(world.path / "new"), "--test", str(world.path / "new-test")]
+    said = at("adapt-client", run.name, *where, "--name", ODD + "/new")
+    assert said.code == 0, said.err
+    assert {p.name: p.read_bytes() for p in run.iterdir() if p.is_file()} == before
+
+    model = tmp_path / "img-src-x-onerror-alert-1-new.safetensors"
+    _, about = load_described(model)
+    made: Any = about.made
+    found = RunFolder(run).load_checkpoint(1)
+    assert found is not None
+    state = found.state
+    own = made["cluster"]
+    alpha, beta = (torch.tensor(made[name], dtype=torch.float64) for name in ("alpha", "beta"))
+    v = cluster_weights(alpha, beta, own, state.values["S"])
+    assert made["v"] == pytest.approx(v.tolist())
+    assert sum(made["v"]) == pytest.approx(1)
+    rows = dict(
+        re.findall(r"^(source|cluster|f_init|delivered) +[\d.]+ +(\d+/\d+)", said.out, re.M)
+    )
+    assert list(rows) == ["source", "cluster", "f_init", "delivered"]
+    assert rows["delivered"] == f"{made['correct']}/{made['total']}" == f"{made['correct']}/40"
+    assert "<img" not in (tmp_path / f"{model.stem}.md").read_text()
+
+    told = [
+        json.loads(line)
+        for line in at(
+            "predict", str(model), str(world.path / "new-test"), "--json"
+        ).out.splitlines()
+    ]
+    assert sum(Path(t["path"]).parent.name == t["class"] for t in told) == made["correct"]
+
+
+def test_a_new_site_without_labels_and_as_onnx(world: World, at: Invoke, tmp_path: Path) -> None:
+    said = at("adapt-client", world.runs["fedwca"].name, "--data", str(world.path / "new"),
+              "--output", "here/site.onnx")  # fmt: skip
+    assert said.code == 0, said.err
+    assert "accuracy" not in said.out
+    assert "α" in said.out
+    assert sorted(os.listdir(tmp_path / "here")) == ["site.md", "site.onnx"]
+    assert len(at("predict", "here/site.onnx", str(world.path / "new")).out.splitlines()) == 40
+
+
+def test_a_new_site_starts_from_the_global_model_where_there_are_no_clusters(
+    world: World, at: Invoke, tmp_path: Path
+) -> None:
+    where = ["--data", str(world.path / "new"), "--test", str(world.path / "new-test")]
+    said = at("adapt-client", world.runs["fedavg"].name, *where)
+    assert said.code == 0, said.err
+    rows = re.findall(r"^(\w+) +[\d.]+ +(\d+)/40", said.out, re.MULTILINE)
+    assert [who for who, _ in rows] == ["source", "server", "delivered"]
+    assert "cluster" not in said.out
+    assert (tmp_path / "new.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("method", "more", "sentence"),
+    [
+        ("local", [], "send no model of their own"),
+        ("fedwca", ["--name", "yard"], "has a client 'yard' already"),
+        ("fedwca", ["--output", "m.pth"], "end it in .safetensors or .onnx"),
+        ("fedwca", ["--test", "nowhere"], "there is no folder nowhere"),
+    ],
+)
+def test_a_new_site_that_cannot_be_served_is_told_why(
+    world: World, at: Invoke, method: str, more: list[str], sentence: str
+) -> None:
+    said = at("adapt-client", world.runs[method].name, "--data", str(world.path / "new"), *more)
+    assert said.code == 2
+    assert sentence in said.err
+    assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *CLASSES,
+        ODD,
+        "\u202ertl",
+        "# x\n## y",
+        "x" * 300,
+        "```\n<script>",
+        "![i](http://e.com)",
+        "&lt;",
+    ],
+)
+def test_a_card_takes_no_name_for_markup(name: str) -> None:
+    about = Description(
+        backbone="lenet",
+        bottleneck=8,
+        classifier="linear",
+        stride_on="conv2",
+        classes=(name, name + "2"),
+        image_size=20,
+        crop=0,
+        mean=(0.5, 0.5, 0.5),
+        std=(0.5, 0.5, 0.5),
+        made={"client": name, "source": name, "settings": {"method": {"x": name}}},
+    )
+    card = card_text(about, ["m.onnx"])
+    harmless = card_text(about.model_copy(update={"classes": ("a", "b")}).made_as(
+        client="a", source="a", settings={"method": {"x": "a"}}), ["m.onnx"])  # fmt: skip
+    assert card.count("\n") == harmless.count("\n")
+    prose = re.sub(r"(`{3,})\w*\n.*?\n\1", "", card, flags=re.DOTALL)
+    assert "<" not in prose
+    assert not re.search(
+        r"(?<!\\)[\[\]`*]", prose.replace("`fedwca predict`", "").replace("`pixels`", "")
+    )
+    shown = re.search(r"^# Model of (.*)$", card, re.M)
+    assert shown
+    text = html.unescape(re.sub(r"\\(.)", r"\1", shown[1]))
+    assert text[:199] == "".join(c if c.isprintable() else "\ufffd" for c in name)[:199]

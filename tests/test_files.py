@@ -1,0 +1,47 @@
+"""File names for names that others have chosen."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fedwca.files import file_names
+
+HOSTILE = [
+    *("<script>alert(1)</script>", "../../etc/passwd", "a\nb", "\u202ertl", "😀", "", ".", "-rf"),
+    *("x" * 300, "x" * 299, "א" * 300, "𝒜" * 300, "CON", "nul", "\x00", "\udcff"),
+]
+
+
+def test_ordinary_names_stay_readable() -> None:
+    names = ["photo/0", "photo/1", "Zürich Süd", "dock_camera"]
+    assert list(file_names(names).values()) == ["photo-0", "photo-1", "Zürich-Süd", "dock-camera"]
+
+
+def test_names_that_would_be_one_file_stay_apart() -> None:
+    names = ["a/b", "a b", "A-B", "a:b"]
+    found = list(file_names(names).values())
+    assert len({name.casefold() for name in found}) == 4
+    assert all(name.casefold().startswith("a-b-") for name in found)
+
+
+def test_nobody_can_take_anothers_name() -> None:
+    first = file_names(["a/b", "a b"])["a/b"]
+    found = file_names(["a/b", "a b", first])
+    assert found["a/b"] == first
+    assert len(set(found.values())) == 3
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=repr)
+def test_any_name_makes_a_file_in_its_folder(tmp_path: Path, name: str) -> None:
+    found = file_names([name])[name]
+    path = tmp_path / f"{found}.safetensors.1234567.tmp"
+    path.write_bytes(b"")
+    assert os.listdir(tmp_path) == [path.name]
+    assert found == file_names([name])[name]
+    assert not found.startswith(("-", "."))
+
+
+def test_all_hostile_names_at_once_are_apart() -> None:
+    found = file_names(HOSTILE)
+    assert len({name.casefold() for name in found.values()}) == len(HOSTILE)
