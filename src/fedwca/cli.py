@@ -25,9 +25,6 @@ app = typer.Typer(
 data_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at the data.")
 app.add_typer(data_app, name="data")
 app.add_typer(deploy_app, name="deploy")
-report_cli.add_to(app)
-attach_tensorboard(app)
-attach_model_commands(app)
 
 out = Screen()
 
@@ -382,6 +379,12 @@ def _load_folder(folder: str, benchmark: str | None, cache: Path | None) -> tupl
     size = defaults(name, "", "").get("data", {}).get("image_size", 32)
     request = Request(path, cache or default_cache(), image_size=size)
     return path, load_benchmark(name, request, display_for(out).note)
+
+
+# Last, so that `--help` begins with what one needs first.
+report_cli.add_to(app)
+attach_model_commands(app)
+attach_tensorboard(app)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
