@@ -140,7 +140,10 @@ def _show_results(views: list[Any]) -> None:
 
 @app.command("methods")
 def list_methods() -> None:
-    """List the methods that can be run, with a line on each."""
+    """List the methods that can be run, with a line on each.
+
+    Example: fedwca methods
+    """
     from fedwca.methods import METHODS
     from fedwca.report.tables import Grid
 
@@ -179,7 +182,10 @@ def _run_path(folder: Path, runs: Path) -> Path:
 
 @app.command("list")
 def list_runs(runs: Runs = Path("runs")) -> None:
-    """List all runs, finished or not."""
+    """List all runs, finished or not, with their rounds and accuracy.
+
+    Example: fedwca list --runs my-runs
+    """
     from fedwca.report.runs import find_runs
     from fedwca.report.tables import run_grid
 
@@ -198,7 +204,10 @@ def _warn(problems: list[str]) -> None:
 
 @app.command()
 def show(folder: Run, runs: Runs = Path("runs")) -> None:
-    """Show one run: its settings and its results."""
+    """Show one run: its settings and its results.
+
+    Example: fedwca show mini_digits-handwriting-fedwca-s0-1a2b3c4d5e
+    """
     from fedwca.report.runs import read_run
     from fedwca.report.tables import run_grid
 
@@ -219,6 +228,8 @@ def compare(
     """Compare runs by method and target domain.
 
     Accuracy in percent, as mean and sample standard deviation over seeds.
+
+    Example: fedwca compare --markdown
     """
     from fedwca.report.runs import find_runs, read_run
     from fedwca.report.tables import accuracy_grid, as_markdown

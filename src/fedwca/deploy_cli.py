@@ -85,7 +85,10 @@ def init(
 
 @deploy_app.command()
 def server(folder: Folder = _DEPLOYMENT) -> None:
-    """Keep the server up, until Ctrl-C or SIGTERM: the one port that sites connect to."""
+    """Keep the server up, until Ctrl-C or SIGTERM: the one port that sites connect to.
+
+    Example: fedwca deploy server --folder deployment
+    """
     from fedwca.deploy.kit import server_kit
     from fedwca.deploy.roles import run_server
 
@@ -197,7 +200,10 @@ def run(
 
 @deploy_app.command("stop")
 def stop_run(folder: Folder = _DEPLOYMENT) -> None:
-    """End the run that is going on; its finished rounds are kept."""
+    """End the run that is going on; its finished rounds are kept.
+
+    Example: fedwca deploy stop
+    """
     from fedwca.deploy.kit import server_kit
     from fedwca.deploy.launch import STOPPED, stop
 
@@ -211,7 +217,10 @@ def status(
     folder: Folder = _DEPLOYMENT,
     site: Annotated[str | None, typer.Option("--site", help="at a site: its name")] = None,
 ) -> None:
-    """Show what the deployment is doing: the server, the last run, every site."""
+    """Show what the deployment is doing: the server, the last run, every site.
+
+    Example: fedwca deploy status
+    """
     from fedwca.deploy import status as told
     from fedwca.deploy.kit import server_kit, site_kit
     from fedwca.report.tables import Grid

@@ -4,13 +4,15 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from PIL import Image
 
+from fedwca.cli import app
 from tiny_settings import TINY
 
 Fedwca = Callable[..., str]
@@ -65,15 +67,22 @@ def test_preview_writes_a_contact_sheet(fedwca: Fedwca, npz_folder: Path) -> Non
         assert sheet.width > 200
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        *("run", "resume", "list", "show", "compare", "reproduce", "data check", "data preview"),
-        *("export", "predict", "adapt-client"),
-    ],
-)
-def test_every_command_explains_itself(fedwca: Fedwca, command: str) -> None:
-    assert "Usage:" in fedwca(*command.split(), "--help")
+def every_command() -> list[list[str]]:
+    """As the command line itself lists them."""
+
+    def below(group: Any, words: list[str]) -> Iterator[list[str]]:
+        for name, command in group.commands.items():
+            is_group = hasattr(command, "commands")
+            yield from below(command, [*words, name]) if is_group else [[*words, name]]
+
+    return list(below(typer.main.get_command(app), []))
+
+
+@pytest.mark.parametrize("command", every_command(), ids=" ".join)
+def test_every_command_explains_itself_with_an_example(fedwca: Fedwca, command: list[str]) -> None:
+    said = fedwca(*command, "--help")
+    assert said.startswith("Usage:")
+    assert f"Example: fedwca {' '.join(command)}" in " ".join(said.split())
 
 
 def test_a_terminal_sees_a_bar(npz_folder: Path, tmp_path: Path) -> None:

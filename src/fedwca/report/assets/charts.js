@@ -95,7 +95,7 @@ function lineChart({title, description, rounds, series, format, from, width}) {
   const height = 250, box = {left: 52, right: width - 12, top: 10, bottom: height - 40};
   const svg = canvas(width, height, title, description);
   const reach = series.flatMap((s) => s.values.flatMap((v, i) => v === null ? [] : [v - (s.spread?.[i] || 0), v + (s.spread?.[i] || 0)]));
-  const [low, high] = extent(reach, from), marks = ticks(low, high);
+  const [low, above] = extent(reach, from), high = Math.min(above, format.most ?? Infinity), marks = ticks(low, high);
   const y = scale(low, high, box.bottom, box.top);
   const x = scale(rounds[0], rounds[rounds.length - 1], box.left + 4, box.right - 4);
   axes(svg, box, y, marks, format, wholeTicks(rounds[0], rounds[rounds.length - 1], width), x, "round");

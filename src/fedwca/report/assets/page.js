@@ -2,6 +2,7 @@
 // The page: sections of figures, each with its data as a table and ways to save it.
 
 const percent = (value) => value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} %`;
+percent.most = 1;
 percent.axis = (value) => `${Number((100 * value).toFixed(1))} %`;
 const plain = (value) => value === null || value === undefined ? "–" : String(Number(value.toPrecision(4)));
 const size = (bytes) => {
@@ -158,6 +159,7 @@ function groupsOf(data) {
   return groups;
 }
 
+const knowsDomains = (data) => data.clients.some((c) => c.domain);  // sites of a deployment have none
 const domainsOf = (data) => [...new Set(data.clients.map((c) => c.domain || c.name))];
 const domainColour = (data, client) => colourOf(domainsOf(data).indexOf(client.domain || client.name));
 
@@ -168,7 +170,7 @@ function runNumbers(data) {
   const told = [
     [last === null ? "unknown" : percent(last), last === null ? "accuracy: no labels" : `accuracy, mean of clients${first === null ? "" : ` (before: ${percent(first)})`}`],
     [`${data.rounds_done} / ${data.rounds_planned}`, data.done ? "rounds, done" : "rounds, not done yet"],
-    [String(data.clients.length), `clients in ${domainsOf(data).length} domains`],
+    [String(data.clients.length), knowsDomains(data) ? `clients in ${domainsOf(data).length} domains` : "clients"],
     [clusters.size ? String(clusters.size) : "–", data.purity ? `clusters, purity ${data.purity.purity.toFixed(2)} (by chance ${data.purity.chance.toFixed(2)})` : "clusters"],
     [size(down + up), `sent in all: ${size(down)} down, ${size(up)} up`],
   ];
@@ -198,7 +200,7 @@ function finalAccuracy(data) {
     draw: (width) => barChart({title: "Accuracy by domain", description: "Mean of each domain's clients, before the first round and at the end.", groups: domains, series: bars, format: percent, width}),
     table: {header: ["domain", "clients", "before", "at the end"], rows: domains.map((d, i) => [d, members(d).length, share(bars[0].values[i].mean), share(bars[1].values[i].mean)])},
   });
-  return section("accuracy", "Final accuracy", "On each client's own test images.", el("div", {class: "charts"}, byDomain, clientFigure(data)));
+  return section("accuracy", "Final accuracy", "On each client's own test images.", el("div", {class: "charts"}, ...(knowsDomains(data) ? [byDomain] : []), clientFigure(data)));
 }
 
 const share = (value) => ({value, text: percent(value)});
@@ -227,8 +229,9 @@ const QUANTITIES = {
 function byRound(data) {
   const known = Object.keys(data.series).filter((name) => QUANTITIES[name] || name.startsWith("loss_"));
   if (!known.length || data.rounds.length < 2) return null;
+  if (!knowsDomains(data) && reader.by === "domain") reader.by = "client";
   const choice = el("select", {id: "by", onchange: (event) => { reader.by = event.target.value; show(current); document.getElementById("by").focus(); }},
-    ...["domain", "cluster", "client"].map((name) => el("option", {value: name, selected: reader.by === name}, name)));
+    ...(knowsDomains(data) ? ["domain", "cluster", "client"] : ["client", "cluster"]).map((name) => el("option", {value: name, selected: reader.by === name}, name)));
   const figures = known.map((name) => quantityFigure(data, name));
   return section("rounds", "By round", "Before round 1 (round 0) and after each.", el("p", {}, el("label", {for: "by"}, "One line for each "), choice), el("div", {class: "charts"}, ...figures));
 }
@@ -254,9 +257,10 @@ function clusterSection(data) {
     clients: data.clients.filter((c) => c.cluster === number).map((c) => ({name: c.name, colour: domainColour(data, c), pictures: data.examples[c.name] || []})),
   }));
   const pictures = Object.keys(data.examples).length ? "" : " No example images are kept here.";
+  const title = knowsDomains(data) ? "Clusters and true domains" : "Clusters of clients";
   const shown = figure("clusters", {
-    title: "Clusters and true domains", legend: domainsOf(data).map((name, n) => ({name, colour: colourOf(n)})),
-    draw: (width) => clusterPicture({title: "Clusters and true domains", description: clusters.map((c) => `${c.name}: ${c.clients.map((k) => k.name).join(", ")}`).join("; "), clusters, width}),
+    title, legend: domainsOf(data).map((name, n) => ({name, colour: colourOf(n)})),
+    draw: (width) => clusterPicture({title, description: clusters.map((c) => `${c.name}: ${c.clients.map((k) => k.name).join(", ")}`).join("; "), clusters, width}),
     table: {header: ["client", "domain", "cluster"], rows: data.clients.map((c) => [c.name, c.domain, c.cluster])},
   });
   const quality = data.purity ? ` Purity ${data.purity.purity.toFixed(2)}, by chance ${data.purity.chance.toFixed(2)}.` : "";
