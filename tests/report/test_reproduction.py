@@ -1,5 +1,7 @@
 """Tables made anew, from hand-made runs with numbers that can be checked by head."""
 
+import csv
+import io
 from pathlib import Path
 
 import pytest
@@ -7,7 +9,8 @@ import pytest
 from fedwca.report.documents import as_csv, latex_document, markdown_document
 from fedwca.report.reproduction import Outcome, accuracy_table, cluster_table, tidy, versus
 from fedwca.report.runs import RunView
-from fedwca.report.tables import Grid
+from fedwca.report.tables import Grid, as_markdown
+from made_up_runs import HOSTILE as NAMES
 
 Accuracies = dict[tuple[str, str, int], float]
 
@@ -164,6 +167,23 @@ def test_latex_escapes_what_it_must() -> None:
 @pytest.mark.parametrize("notes", [[], ["so it is"]])
 def test_markdown_has_caption_tables_and_notes(notes: list[str]) -> None:
     text = markdown_document("Caption.", [HOSTILE, HOSTILE], notes)
-    assert text.startswith("Caption.\n\n| m | a&b |")
+    assert text.startswith("Caption.\n\n| m | a&amp;b |")
     assert "50 % of {a_b}:" in text
     assert ("- so it is" in text) == bool(notes)
+
+
+def test_hostile_names_do_no_harm_in_documents() -> None:
+    grid = Grid("t", ["method", "mean"], [[name, "-0.4"] for name in [*NAMES, "=1+1", "[3mm]"]])
+    markdown = as_markdown(grid)
+    assert len(markdown.splitlines()) == 2 + len(grid.rows)
+    assert "<" not in markdown
+    assert all(line.replace("\\|", "").count("|") == 3 for line in markdown.splitlines())
+    rows = list(csv.reader(io.StringIO(as_csv(grid))))
+    assert [len(row) for row in rows] == [2] * (1 + len(grid.rows))
+    assert rows[-2] == ["'=1+1", "-0.4"]
+    latex = latex_document("caption", "label", [grid], [])
+    body = latex[latex.index("\\hline") : latex.index("\\end{tabular}")]
+    assert body.count("\n") == 3 + len(grid.rows)
+    assert "{[}3mm{]} &" in body
+    assert "\u202e" not in markdown + latex + as_csv(grid)
+    assert r"\_a\_" in latex

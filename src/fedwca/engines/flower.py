@@ -11,11 +11,11 @@ from flwr.app import Message, RecordDict
 
 from fedwca.core.params import State
 from fedwca.engines.base import Answer, Exchanged, Job
-from fedwca.engines.flower_messages import Reply, Request, printable
+from fedwca.engines.flower_messages import Reply, Request
 from fedwca.engines.wire import Tensors, Wire, WireError, check_reply, check_size, pack, unpack
 from fedwca.errors import UserError
 from fedwca.methods.base import Adapted, Client, Method, Record
-from fedwca.notes import Note
+from fedwca.notes import Note, printable
 
 __all__ = ["FlowerEngine", "Node", "Rules", "SiteFacts", "Task"]
 

@@ -21,8 +21,9 @@ from flwr.app import (
 from fedwca.engines.base import Evaluation
 from fedwca.engines.wire import Parcel, Wire, WireError
 from fedwca.methods.base import Health
+from fedwca.notes import printable
 
-__all__ = ["PROTOCOL", "Reply", "Request", "printable"]
+__all__ = ["PROTOCOL", "Reply", "Request"]
 
 PROTOCOL = 1  # another number, and the two ends do not understand each other
 _HEALTH_NAME = re.compile(r"[A-Za-z0-9_/.-]{1,60}")
@@ -184,11 +185,6 @@ def _text(words: ConfigRecord, key: str) -> str:
     if not isinstance(value, str):
         raise WireError(f"{key!r} is not a text")
     return value
-
-
-def printable(text: str) -> str:
-    """What a site says is shown on the server's screen: no codes for its terminal, no essays."""
-    return "".join(letter if letter.isprintable() else " " for letter in text[:500])
 
 
 def _whole(words: ConfigRecord, key: str) -> int:

@@ -4,7 +4,7 @@ from fedwca.data.augment import Transform
 from fedwca.experiments.config import Experiment
 from fedwca.models import Description
 
-__all__ = ["description_of", "transform_of"]
+__all__ = ["description_of", "described_transform"]
 
 
 def description_of(
@@ -31,6 +31,6 @@ def description_of(
     )
 
 
-def transform_of(description: Description) -> Transform:
+def described_transform(description: Description) -> Transform:
     """How pixels become the input of a described network."""
     return Transform(description.mean, description.std, description.crop, description.flip)

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from fedwca.data import BENCHMARKS
 from fedwca.errors import UserError, did_you_mean
 from fedwca.experiments.config import Experiment
 from fedwca.experiments.describe import description_of
@@ -13,6 +12,7 @@ from fedwca.experiments.final_models import (
     client_names,
     final_model,
     stored_experiment,
+    transform_of,
 )
 from fedwca.experiments.model_card import write_card
 from fedwca.experiments.store import RunFolder
@@ -71,9 +71,8 @@ def export_run(
 
 def run_description(run: Path, experiment: Experiment) -> Description:
     """What is the same for all models of a run."""
-    data, settings = experiment.data, experiment.settings()
-    transform = BENCHMARKS[data.benchmark].transform(data.image_size)
-    return description_of(experiment, class_names(run), transform).made_as(
+    settings = experiment.settings()
+    return description_of(experiment, class_names(run), transform_of(experiment)).made_as(
         method=experiment.method_name,
         run=run.name,
         seed=experiment.run.seed,

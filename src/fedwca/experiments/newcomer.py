@@ -9,7 +9,7 @@ from fedwca.engines.base import Evaluation
 from fedwca.engines.site import Site
 from fedwca.errors import UserError
 from fedwca.experiments.config import Experiment
-from fedwca.experiments.describe import transform_of
+from fedwca.experiments.describe import described_transform
 from fedwca.experiments.export import run_description
 from fedwca.experiments.final_models import client_names, source_of, stored_experiment
 from fedwca.experiments.store import RunFolder
@@ -50,7 +50,7 @@ def adapt_newcomer(run: Path, name: str, paths: SitePaths, note: Note = silent) 
     model, network = source_of(run), run_description(run, experiment)
     source = clone(model.feature_state())
     images = site_images(
-        *(name, paths, network.classes, network.image_size, transform_of(network), note)
+        *(name, paths, network.classes, network.image_size, described_transform(network), note)
     )
     site = Site(model, method, {name: images}, experiment.run.seed)
     placed, adapted = _adapted(site, method, state, client)

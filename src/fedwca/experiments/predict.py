@@ -15,7 +15,7 @@ from fedwca.data.image_files import ImageFiles
 from fedwca.data.images import UnlabeledImages
 from fedwca.data.raw import Broken
 from fedwca.errors import UserError
-from fedwca.experiments.describe import transform_of
+from fedwca.experiments.describe import described_transform
 from fedwca.methods.inference import evaluate
 from fedwca.models import DomainModel, load_described
 from fedwca.models.onnx_file import OnnxModel, load_onnx
@@ -55,7 +55,8 @@ class Predictor:
         """[N, M] of images as they are stored, uint8 [N, S, S, 3]."""
         if isinstance(self._model, OnnxModel):
             return torch.from_numpy(self._model.logits(pixels))
-        images = UnlabeledImages(pixels, np.arange(len(pixels)), transform_of(self.description))
+        transform = described_transform(self.description)
+        images = UnlabeledImages(pixels, np.arange(len(pixels)), transform)
         return evaluate(self._model, images, max(1, len(pixels))).logits
 
     def predict(

@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Sequence
 
+from fedwca.notes import printable
 from fedwca.report.tables import Grid, as_markdown
 
 __all__ = ["as_csv", "latex_document", "markdown_document"]
@@ -24,8 +25,15 @@ def as_csv(grid: Grid) -> str:
     """Comma-separated, with a header."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([grid.header, *grid.rows])
+    writer.writerows([_cell(cell) for cell in row] for row in (grid.header, *grid.rows))
     return text.getvalue()
+
+
+def _cell(text: str) -> str:
+    """Text that no spreadsheet takes for a formula, as it would "=1+1" or "-x"; numbers stay."""
+    shown = printable(text)
+    is_formula = shown[:1] in ("=", "+", "@") or (shown[:1] == "-" and not shown[1:2].isdigit())
+    return f"'{shown}" if is_formula and len(shown) > 1 else shown
 
 
 _LATEX = {
@@ -36,6 +44,8 @@ _LATEX = {
     "<": "$<$",
     ">": "$>$",
     "|": "$|$",
+    "[": "{[}",  # after a new row it would be an option
+    "]": "{]}",
     "±": r"$\pm$",
     "×": r"$\times$",
     "→": r"$\to$",
@@ -69,4 +79,4 @@ def _tabular(grid: Grid) -> list[str]:
 
 
 def _latex(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in text)
+    return "".join(_LATEX.get(character, character) for character in printable(text, 2000))

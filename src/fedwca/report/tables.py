@@ -1,5 +1,7 @@
 """Tables of results, as rows of text and as rich tables."""
 
+import html
+import re
 from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
 from typing import Literal, NamedTuple
@@ -8,6 +10,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from fedwca.notes import printable
 from fedwca.report.clusters import chance_purity, purity
 from fedwca.report.runs import RunView
 
@@ -39,17 +42,24 @@ def as_table(grid: Grid, justify: Literal["left", "right"] = "right") -> Table:
     """
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
     for number, name in enumerate(grid.header):
-        table.add_column(escape(name), justify="left" if number == 0 else justify, no_wrap=True)
+        table.add_column(
+            escape(printable(name)), justify="left" if number == 0 else justify, no_wrap=True
+        )
     for row in grid.rows:
-        table.add_row(*(escape(cell) for cell in row))
+        table.add_row(*(escape(printable(cell)) for cell in row))
     return table
 
 
 def as_markdown(grid: Grid) -> str:
-    """For a document."""
+    """For a document; names are text in it, never markup."""
     lines = [grid.header, ["---"] + ["---:"] * (len(grid.header) - 1), *grid.rows]
-    cells = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    cells = [[_markdown(cell) for cell in line] for line in lines]
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def _markdown(cell: str) -> str:
+    text = html.escape(printable(cell), quote=False)
+    return re.sub(r"([|`\[\]\\])", r"\\\1", text)
 
 
 def accuracy_grid(runs: Sequence[RunView]) -> list[Grid]:
