@@ -1,6 +1,7 @@
 """What the page is made of: the run folder's own numbers, and nothing that could do harm."""
 
 import json
+import shutil
 import threading
 import urllib.error
 import urllib.request
@@ -109,6 +110,13 @@ def test_the_watch_server_serves_the_page_its_data_and_nothing_else(address: str
     assert ask(f"{address}/data.json", If_None_Match=tag) == (304, b"", "")
     for path in ("/config.json", "/../config.json", "//etc/passwd", "/data.json?x"):
         assert ask(address + path)[0] == 404
+
+
+def test_a_run_that_is_gone_is_told_in_words(tmp_path: Path, address: str) -> None:
+    shutil.rmtree(tmp_path / "made_up-fedwca-s0")
+    status, said, _ = ask(f"{address}/data.json")
+    assert status == 503
+    assert b"is not a run folder" in said
 
 
 def test_a_foreign_name_for_this_machine_is_refused(address: str) -> None:

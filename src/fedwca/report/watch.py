@@ -6,6 +6,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from fedwca.errors import UserError
 from fedwca.report.page import live_page, page_data
 from fedwca.report.runs import RunView
 
@@ -26,7 +27,14 @@ def watch_server(read: Callable[[], list[RunView]], port: int = 0) -> ThreadingH
     class Handler(_Handler):
         views = staticmethod(read)
 
-    return ThreadingHTTPServer((HOST, port), Handler)
+    return _Server((HOST, port), Handler)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Nothing: a browser that has gone is no error of ours."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -37,10 +45,13 @@ class _Handler(BaseHTTPRequestHandler):
         host = (self.headers.get("Host") or "").rpartition(":")[0]
         if host not in _NAMES:
             return self._send(HTTPStatus.FORBIDDEN, b"", "text/plain")
-        if self.path == "/":
-            return self._send(HTTPStatus.OK, live_page(self.views()).encode(), "text/html")
-        if self.path == "/data.json":
-            return self._data()
+        try:
+            if self.path == "/":
+                return self._send(HTTPStatus.OK, live_page(self.views()).encode(), "text/html")
+            if self.path == "/data.json":
+                return self._data()
+        except UserError as error:  # a run that was moved away, or is being written anew
+            return self._send(HTTPStatus.SERVICE_UNAVAILABLE, str(error).encode(), "text/plain")
         return self._send(HTTPStatus.NOT_FOUND, b"", "text/plain")
 
     def _data(self) -> None:

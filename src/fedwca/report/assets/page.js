@@ -462,9 +462,11 @@ async function follow(every) {
         tag = answer.headers.get("ETag") || "";
         show(await answer.json());
       }
+      if (answer.status === 503) throw new Error(await answer.text());
       live.textContent = current?.done ? "The run is done." : `Following the run; looked at ${new Date().toLocaleTimeString()}.`;
-    } catch {
-      live.textContent = "The server of this page has gone; what is shown stays.";
+    } catch (error) {
+      const gone = error instanceof TypeError;  // what fetch throws when nobody answers
+      live.textContent = gone ? "The server of this page has gone; what is shown stays." : `Not to be read now: ${error.message}`;
     }
     await new Promise((resolve) => setTimeout(resolve, every));
   }
