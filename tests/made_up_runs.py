@@ -18,6 +18,8 @@ HOSTILE = [
     "new\nline\ttab",
     "${jndi} {{title}} \\LaTeX{} _a_ | b %",
     "<img src=x onerror=window.harmed=1>",
+    "constructor",
+    "__proto__",
 ]
 
 

@@ -93,7 +93,9 @@ def watch(
     try:
         server = watch_server(lambda: _read(folders, runs), port)
     except OSError:
-        raise UserError(f"port {port} is taken: choose another --port, or leave it out") from None
+        raise UserError(
+            f"port {port} is taken or not allowed: choose another --port, or leave it out"
+        ) from None
     address = f"http://{HOST}:{server.server_address[1]}/"
     out.say(f"Open {address} in a browser on this machine; Ctrl-C ends it.")
     if browser:
@@ -109,7 +111,8 @@ def _read(folders: list[Path] | None, runs: Path) -> list["RunView"]:
     from fedwca.report.runs import find_runs, read_run
 
     if folders:
-        return [read_run((f if f.exists() else runs / f).resolve()) for f in folders]
+        paths = dict.fromkeys((f if f.exists() else runs / f).resolve() for f in folders)
+        return [read_run(path) for path in paths]
     views, problems = find_runs(runs)
     for problem in problems:
         out.say(f"warning: {problem}")

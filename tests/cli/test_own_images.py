@@ -164,7 +164,7 @@ def test_names_that_are_no_text_do_no_harm(invoke: Callable[..., Any], sites: Pa
     (sites / "gate").rename(sites / os.fsdecode(b"g\xffte"))
     said = invoke("run", *SETTINGS, "--set=data.source_path=source", "--method=source_only")
     assert said.code == 0, said.err
-    assert list(last_line()["clients"]) == ["do\ufffdck \ufffd[31m", "g\ufffdte", "yard"]
+    assert list(last_line()["clients"]) == ["do\\u000ack \\u001b[31m", "g\\udcffte", "yard"]
     said = invoke("data", "check", "sites")
     assert said.code == 0, said.err
     said.out.encode()  # nothing that a strict terminal would refuse

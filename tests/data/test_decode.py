@@ -412,7 +412,7 @@ def test_names_are_compared_by_letters_and_digits() -> None:
 
 
 def test_names_are_shown_without_line_breaks_terminal_codes_or_stray_bytes() -> None:
-    assert printable("a\nb\x1b[31mc\udcffd Straße 猫") == "a\ufffdb\ufffd[31mc\ufffdd Straße 猫"
+    assert printable("a\nb\x1b[31mc\udcffd Straße 猫") == r"a\u000ab\u001b[31mc\udcffd Straße 猫"
 
 
 def test_too_little_memory_is_not_the_files_fault(

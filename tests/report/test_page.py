@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from fedwca.errors import UserError
 from fedwca.report.page import page_data, report_page
 from fedwca.report.runs import read_run
 from fedwca.report.watch import watch_server
@@ -123,3 +124,47 @@ def test_a_foreign_name_for_this_machine_is_refused(address: str) -> None:
     assert ask(f"{address}/data.json", Host="evil.example:80")[0] == 403
     port = address.rpartition(":")[2]
     assert ask(f"{address}/data.json", Host=f"localhost:{port}")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("clients.json", '{"clients": [1, 2]}'),
+        ("clients.json", '{"clients": {"photo/0": 5}}'),
+        ("examples.json", '{"clients": {"photo/0": 5, "street/0": [1, null]}}'),
+        ("sites.json", '{"a": 5, "b": null}'),
+        ("examples.json", "junk"),
+    ],
+)
+def test_a_damaged_file_that_is_not_needed_is_left_out(
+    tmp_path: Path, name: str, content: str
+) -> None:
+    run = make_run(tmp_path)
+    (run / name).write_text(content)
+    data = embedded(report_page([read_run(run)]))
+    assert len(data["clients"]) == 8
+    assert data["sites"] == {}
+    assert data["examples"].get("photo/0", ["x"]) != 5
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"round": 9}',
+        '{"round": 9, "accuracy": {}, "clients": {"photo/0": 3}}',
+        '{"round": 9, "accuracy": {}, "clients": {}, "health": [], "server": []}',
+    ],
+)
+def test_damaged_results_are_told_in_a_sentence(tmp_path: Path, line: str) -> None:
+    run = make_run(tmp_path, done=False)
+    with (run / "results.jsonl").open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(UserError, match="are damaged"):
+        read_run(run)
+
+
+def test_a_number_that_is_none_is_shown_as_none(tmp_path: Path) -> None:
+    run = make_run(tmp_path, done=False)
+    results = run / "results.jsonl"
+    results.write_text(results.read_text().replace('"seconds": 1.', '"seconds": NaN, "x": 1.', 1))
+    assert embedded(report_page([read_run(run)]))["costs"]["seconds"][0] is None

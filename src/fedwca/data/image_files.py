@@ -85,8 +85,15 @@ def below(root: Path, path: Path) -> str:
     return printable(path.relative_to(root).as_posix())
 
 
+_JOINERS = "\u200c\u200d"  # of Persian and Indic scripts, and of emoji
+
+
 def printable(name: str) -> str:
-    """A file's name may hold line breaks, terminal codes or bytes that are no text: not ours."""
+    """A file's name may hold line breaks, terminal codes or bytes that are no text: not ours.
+
+    Names that differ stay different: such a letter is shown by its number.
+    """
     return "".join(
-        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in name
+        letter if letter.isprintable() or letter in _JOINERS else f"\\u{ord(letter):04x}"
+        for letter in name
     )

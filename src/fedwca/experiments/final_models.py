@@ -24,6 +24,7 @@ __all__ = [
     "class_names",
     "client_names",
     "final_model",
+    "newest_state",
     "source_of",
     "stored_experiment",
     "transform_of",
@@ -57,7 +58,7 @@ def final_model(run_folder: Path, client: str, cache: Path | None = None) -> Dom
     method: Method = experiment.method
     _check_memories(run_folder, experiment)
     model = source_of(run_folder)
-    at = _newest(run_folder, experiment, model)
+    at = newest_state(run_folder, experiment, model)
     memory = at.memories.get(client, Record())
     weights = method.deployed(at.state, Client(client, known[client]), memory)
     treatment = method.training.batch_norm
@@ -130,7 +131,7 @@ def _check_memories(run_folder: Path, experiment: Experiment) -> None:
         )
 
 
-def _newest(run_folder: Path, experiment: Experiment, source: DomainModel) -> Checkpoint:
+def newest_state(run_folder: Path, experiment: Experiment, source: DomainModel) -> Checkpoint:
     """What the run would go on from; of a finished run, where it ended."""
     folder, method = RunFolder(run_folder), experiment.method
     if method.rounds == 0:

@@ -37,10 +37,9 @@ for file, best in zip(sys.argv[1:], logits.argmax(axis=1)):
 
 def write_card(model: Path, description: Description) -> Path:
     """Write the card of a model file, as Markdown beside it."""
-    formats = [model.with_suffix(suffix) for suffix in (".safetensors", ".onnx")]
-    card = model.with_suffix(".md")
-    text = card_text(description, [path.name for path in formats if path.exists()])
-    write_atomically(card, text.encode("utf-8", "replace"))
+    # By the whole name: another format of it may be another model, and NAME.md anything.
+    card = model.with_name(f"{model.name}.md")
+    write_atomically(card, card_text(description, model.name).encode("utf-8", "replace"))
     return card
 
 
@@ -50,8 +49,8 @@ def plain(name: object) -> str:
     return (text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…").translate(_MEANING)
 
 
-def card_text(about: Description, files: list[str]) -> str:
-    """The card of a model; `files` are the forms that it lies in."""
+def card_text(about: Description, file: str) -> str:
+    """The card of a model in the named file."""
     about = stamped(about)
     made = about.made
     parts = [
@@ -59,7 +58,7 @@ def card_text(about: Description, files: list[str]) -> str:
         f"An image classifier of {len(about.classes)} classes: trained on labeled images of a "
         "source domain, then adapted to images of other kinds without any label (federated "
         "source-free domain adaptation). Nobody has checked the labels that it gave itself.",
-        _table([("files", ", ".join(map(plain, files))), *_origin(about)]),
+        _table([("file", plain(file)), *_origin(about)]),
         "## How well it does",
         _scores(made),
         "## What it expects",
@@ -68,7 +67,7 @@ def card_text(about: Description, files: list[str]) -> str:
         "In the order of its outputs.",
         _table([(str(number), plain(name)) for number, name in enumerate(about.classes)]),
         "## How to use it",
-        *_usage(files),
+        *_usage(file),
         "## Settings",
         _fenced(json.dumps(made.get("settings", {}), indent=1), "json"),
     ]
@@ -124,16 +123,14 @@ def _input(about: Description) -> str:
     )
 
 
-def _usage(files: list[str]) -> list[str]:
-    commands = "\n".join(f"fedwca predict {file} IMAGES" for file in files)
-    parts = [_fenced(commands, "sh")]
-    for file in files:
-        if file.endswith(".onnx"):
-            parts.append(
-                "Without fedwca, by onnxruntime, numpy and Pillow alone (for upright RGB images; "
-                "`fedwca predict` also turns photos upright and reads 16-bit and transparent ones):"
-            )
-            parts.append(_fenced(_ONNX.format(file=json.dumps(file)).strip(), "python"))
+def _usage(file: str) -> list[str]:
+    parts = [_fenced(f"fedwca predict {file} IMAGES", "sh")]
+    if file.endswith(".onnx"):
+        parts.append(
+            "Without fedwca, by onnxruntime, numpy and Pillow alone (for upright RGB images; "
+            "`fedwca predict` also turns photos upright and reads 16-bit and transparent ones):"
+        )
+        parts.append(_fenced(_ONNX.format(file=json.dumps(file)).strip(), "python"))
     return parts
 
 

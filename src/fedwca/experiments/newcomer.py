@@ -11,7 +11,12 @@ from fedwca.errors import UserError
 from fedwca.experiments.config import Experiment
 from fedwca.experiments.describe import described_transform
 from fedwca.experiments.export import run_description
-from fedwca.experiments.final_models import client_names, source_of, stored_experiment
+from fedwca.experiments.final_models import (
+    client_names,
+    newest_state,
+    source_of,
+    stored_experiment,
+)
 from fedwca.experiments.store import RunFolder
 from fedwca.methods.base import Adapted, Client, Method, Record, round_of
 from fedwca.methods.cluster_state import cluster_of, numbered
@@ -65,17 +70,9 @@ def adapt_newcomer(run: Path, name: str, paths: SitePaths, note: Note = silent) 
 def _finished(run: Path) -> tuple[Experiment, Record]:
     """The settings of a run, and what its server knew at the end."""
     experiment = stored_experiment(run)
-    folder = RunFolder(run)
-    if not folder.done:
+    if not RunFolder(run).done:
         raise UserError(f"{run} is not finished: go on with it by `fedwca resume`, then come back")
-    if experiment.method.rounds == 0:
-        return experiment, experiment.method.init(clone(source_of(run).feature_state()))
-    found = folder.load_checkpoint(experiment.run.evaluate_every)
-    if found is None:
-        raise UserError(
-            f"{run} has no whole checkpoint, so its models are gone: move it away and run it again"
-        )
-    return experiment, found.state
+    return experiment, newest_state(run, experiment, source_of(run)).state
 
 
 def _check_local(method: Method, message: Record, called: str) -> None:

@@ -1,6 +1,7 @@
 """What the report page shows, as plain data: of one run, or of several side by side."""
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
@@ -20,7 +21,7 @@ _LOG_LINES = 200
 
 def run_data(view: RunView, *, images: bool = True) -> Json:
     """All that the page of one run shows."""
-    held = _json(view.path / "clients.json").get("clients", {})
+    held = _mappings(_json(view.path / "clients.json").get("clients"))
     names = _names(view)
     return {
         "kind": "run",
@@ -37,8 +38,8 @@ def run_data(view: RunView, *, images: bool = True) -> Json:
         "series": _series(view, names),
         "weights": _weights(view, names),
         "costs": _costs(view),
-        "examples": _json(view.path / "examples.json").get("clients", {}) if images else {},
-        "sites": _json(view.path / "sites.json"),
+        "examples": _pictures(view.path / "examples.json") if images else {},
+        "sites": _mappings(_json(view.path / "sites.json")),
         "log": _log(view.path / "log.txt"),
     }
 
@@ -55,7 +56,7 @@ def _client(view: RunView, name: str, held: Json) -> Json:
         "name": name,
         "domain": last.get("domain", ""),
         "cluster": view.clusters.get(name),
-        "images": len(held["train"]) if "train" in held else None,
+        "images": len(held["train"]) if isinstance(held.get("train"), list) else None,
         "accuracy": _short(last.get("accuracy")),
         "first_accuracy": _short(scored[0].get("accuracy")),
         "confidence": _short(last.get("confidence")),
@@ -65,7 +66,8 @@ def _client(view: RunView, name: str, held: Json) -> Json:
 def _purity(view: RunView) -> Json | None:
     """How well clusters match domains, where these are known."""
     domains = view.domains
-    if not domains or not any(domains.values()):
+    # Where every client is a domain of its own, any clustering is as pure as any other.
+    if not any(domains.values()) or len(set(domains.values())) == len(domains):
         return None
     found, truth = [view.clusters[name] for name in domains], list(domains.values())
     return {"purity": purity(found, truth), "chance": chance_purity(found, truth)}
@@ -227,7 +229,7 @@ def _known(values: Iterable[float | None]) -> list[float]:
 
 def _short(value: Any) -> float | None:
     """Four digits are more than any plot or table shows."""
-    if not isinstance(value, int | float):
+    if not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(f"{value:.4g}")
 
@@ -239,6 +241,21 @@ def _json(path: Path) -> Json:
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def _mappings(content: Any) -> dict[str, Json]:
+    """The entries of a file that are what they should be; a damaged one is left out."""
+    if not isinstance(content, dict):
+        return {}
+    return {name: part for name, part in content.items() if isinstance(part, dict)}
+
+
+def _pictures(path: Path) -> dict[str, list[str]]:
+    clients = _json(path).get("clients")
+    if not isinstance(clients, dict):
+        return {}
+    lists = {name: part for name, part in clients.items() if isinstance(part, list)}
+    return {name: [p for p in part if isinstance(p, str)] for name, part in lists.items()}
 
 
 def _log(path: Path) -> list[str]:

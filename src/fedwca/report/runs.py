@@ -79,9 +79,19 @@ def read_run(path: Path) -> RunView:
         settings = json.loads(config.read_text(encoding="utf-8"))["settings"]
         view = RunView(path, settings, tuple(_lines(path)), (path / "result.json").exists())
         _ = (view.method, view.seed, view.rounds, view.accuracy, settings["data"]["benchmark"])
+        for line in view.lines:
+            _check_line(line)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"the files in {path} are damaged: move it away and run again") from None
     return view
+
+
+def _check_line(line: dict[str, Any]) -> None:
+    """TypeError or KeyError unless the line has the shape that all readers rely on."""
+    told = [line["clients"], line["accuracy"], line.get("server", {}), line.get("health", {})]
+    told += [*line["clients"].values(), *line.get("health", {}).values()]
+    if not all(isinstance(part, dict) for part in told):
+        raise TypeError
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

@@ -42,8 +42,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         # A page of another site whose name points here must not read along.
-        host = (self.headers.get("Host") or "").rpartition(":")[0]
-        if host not in _NAMES:
+        if (self.headers.get("Host") or "").partition(":")[0] not in _NAMES:
             return self._send(HTTPStatus.FORBIDDEN, b"", "text/plain")
         try:
             if self.path == "/":
@@ -55,7 +54,8 @@ class _Handler(BaseHTTPRequestHandler):
         return self._send(HTTPStatus.NOT_FOUND, b"", "text/plain")
 
     def _data(self) -> None:
-        text = json.dumps(page_data(self.views()), separators=(",", ":")).encode()
+        data = page_data(self.views())
+        text = json.dumps(data, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
         tag = f'"{hashlib.sha256(text).hexdigest()[:32]}"'
         if self.headers.get("If-None-Match") == tag:
             return self._send(HTTPStatus.NOT_MODIFIED, b"", "application/json", tag)

@@ -16,6 +16,9 @@ const mean = (values) => {
   return known.length ? known.reduce((a, b) => a + b, 0) / known.length : null;
 };
 
+// A name such as "constructor" is no key unless it was given as one.
+const own = (object, name) => Object.hasOwn(object, name) ? object[name] : undefined;
+
 // What the reader has set, kept when the page is drawn anew.
 const reader = {round: null, by: "domain", open: new Set(), sort: {}};
 const drawn = [];  // {host, draw}: to draw again when the width changes
@@ -32,7 +35,7 @@ function el(tag, attributes = {}, ...children) {
 
 // --- figures --------------------------------------------------------------------------------
 
-function figure(id, {title, about, draw, table, legend = [], above = []}) {
+function figure(id, {title, about, draw, table, legend = [], always = false, above = []}) {
   const host = el("div", {class: "host"});
   const save = el("div", {class: "save"},
     el("button", {type: "button", "aria-label": `Save ${title} as SVG`, onclick: () => saveSvg(host, id)}, "SVG"),
@@ -40,7 +43,7 @@ function figure(id, {title, about, draw, table, legend = [], above = []}) {
   const made = el("figure", {id}, el("div", {class: "tools"}, el("h3", {}, title), save));
   if (about) made.append(el("p", {class: "note"}, about));
   made.append(...above, host);
-  if (legend.length > 1) made.append(legendOf(legend));
+  if (legend.length > (always ? 0 : 1)) made.append(legendOf(legend));
   made.append(dataTable(id, table));
   drawn.push({host, draw, width: 0});
   return made;
@@ -50,7 +53,12 @@ function redraw(entry) {
   const width = Math.max(260, Math.floor(entry.host.clientWidth || 600));
   if (width === entry.width) return;
   entry.width = width;
-  entry.host.replaceChildren(entry.draw(width));
+  try {
+    entry.host.replaceChildren(entry.draw(width));
+  } catch (error) {  // one plot that cannot be drawn must not take the others along
+    entry.host.replaceChildren(el("p", {class: "note"}, `This plot cannot be drawn: ${error.message}`));
+    console.error(error);
+  }
 }
 
 function legendOf(entries) {
@@ -159,9 +167,12 @@ function groupsOf(data) {
   return groups;
 }
 
-const knowsDomains = (data) => data.clients.some((c) => c.domain);  // sites of a deployment have none
+// Sites of a deployment have none, and where each has its own there is nothing to compare.
+const knowsDomains = (data) => data.clients.some((c) => c.domain) && domainsOf(data).length < data.clients.length;
 const domainsOf = (data) => [...new Set(data.clients.map((c) => c.domain || c.name))];
-const domainColour = (data, client) => colourOf(domainsOf(data).indexOf(client.domain || client.name));
+const domainColour = (data, client) => coloursTell(data) ? colourOf(domainsOf(data).indexOf(client.domain || client.name)) : "#7f7f7f";
+const coloursTell = (data) => domainsOf(data).length <= PALETTE.length;
+const domainLegend = (data) => coloursTell(data) ? domainsOf(data).map((name, n) => ({name, colour: colourOf(n)})) : [];
 
 function runNumbers(data) {
   const first = mean(data.clients.map((c) => c.first_accuracy)), last = mean(data.clients.map((c) => c.accuracy));
@@ -208,7 +219,7 @@ const share = (value) => ({value, text: percent(value)});
 function clientFigure(data) {
   const bars = [{name: "accuracy", values: data.clients.map((c) => ({mean: c.accuracy, spread: null, colour: domainColour(data, c)}))}];
   return figure("accuracy-by-client", {
-    title: "Accuracy by client", legend: domainsOf(data).map((name, n) => ({name, colour: colourOf(n)})),
+    title: "Accuracy by client", legend: domainLegend(data),
     draw: (width) => barChart({title: "Accuracy by client", description: "Each client at the end, coloured by domain.", groups: data.clients.map((c) => c.name), series: bars, format: percent, width}),
     table: {
       header: ["client", "domain", "cluster", "images", "before", "at the end", "confidence"],
@@ -254,12 +265,12 @@ function clusterSection(data) {
   if (!found.length) return null;
   const clusters = found.map((number) => ({
     name: `cluster ${number}`,
-    clients: data.clients.filter((c) => c.cluster === number).map((c) => ({name: c.name, colour: domainColour(data, c), pictures: data.examples[c.name] || []})),
+    clients: data.clients.filter((c) => c.cluster === number).map((c) => ({name: c.name, colour: domainColour(data, c), pictures: own(data.examples, c.name) || []})),
   }));
   const pictures = Object.keys(data.examples).length ? "" : " No example images are kept here.";
   const title = knowsDomains(data) ? "Clusters and true domains" : "Clusters of clients";
   const shown = figure("clusters", {
-    title, legend: domainsOf(data).map((name, n) => ({name, colour: colourOf(n)})),
+    title, legend: domainLegend(data),
     draw: (width) => clusterPicture({title, description: clusters.map((c) => `${c.name}: ${c.clients.map((k) => k.name).join(", ")}`).join("; "), clusters, width}),
     table: {header: ["client", "domain", "cluster"], rows: data.clients.map((c) => [c.name, c.domain, c.cluster])},
   });
@@ -277,11 +288,11 @@ function weightSection(data) {
   const draw = (width) => heatMap({
     title: `Cluster weights v of each client, round ${rounds[at()].round}`, description: "A row for each client, a column for each cluster; the client's own cluster is framed.",
     rows: data.clients.map((c) => ({name: c.name, colour: domainColour(data, c), own: c.cluster})), columns: names,
-    values: data.clients.map((c) => rounds[at()].values[c.name]), width,
+    values: data.clients.map((c) => own(rounds[at()].values, c.name)), width,
   });
   const shown = figure("weights", {
     title: "Cluster weights of each client", about: "How much of each cluster's model is in the client's starting model f_init. Framed: its own cluster.", draw,
-    legend: domainsOf(data).map((name, n) => ({name, colour: colourOf(n)})),
+    legend: domainLegend(data),
     above: [el("div", {class: "slider"}, el("label", {for: "round"}, "Round"), slider, said)],
     table: () => ({header: ["round", "client", ...names], rows: rounds.flatMap((r) => Object.entries(r.values).map(([name, values]) => [r.round, name, ...values]))}),
   });
@@ -344,6 +355,7 @@ function siteSection(data) {
 
 function groupSections(group, number) {
   const name = group.source ? `${group.benchmark}, source ${group.source}` : `${group.benchmark}, given source model`;
+  group.methods.forEach((method, n) => { method.colour = colourOf(n); });
   const scored = group.methods.filter((m) => m.mean.mean !== null);
   const parts = [];
   if (scored.length) parts.push(el("div", {class: "charts wide"}, comparedBars(group, scored, number)));
@@ -356,10 +368,10 @@ function groupSections(group, number) {
 }
 
 function comparedBars(group, methods, number) {
-  const groups = [...group.domains, "mean"];
-  const series = methods.map((m) => ({name: m.name, values: [...group.domains.map((d) => m.domains[d] || null), m.mean]}));
+  const groups = [...group.domains, "mean of clients"];
+  const series = methods.map((m) => ({name: m.name, colour: m.colour, values: [...group.domains.map((d) => own(m.domains, d) || null), m.mean]}));
   return figure(`bars-${number}`, {
-    title: "Accuracy by domain and method", legend: series.map((s, n) => ({name: s.name, colour: colourOf(n)})),
+    title: "Accuracy by domain and method", legend: series,
     draw: (width) => barChart({title: "Accuracy by domain and method", description: "Bars are means over seeds, whiskers their standard deviation.", groups, series, format: percent, width}),
     table: {header: ["method", ...groups], rows: series.map((s) => [s.name, ...s.values.map((v) => v ? share(v.mean) : null)])},
   });
@@ -369,10 +381,10 @@ function comparedCurves(methods, number) {
   const rounds = [...new Set(methods.flatMap((m) => m.curve.map((p) => p.round)))].sort((a, b) => a - b);
   const series = methods.map((m) => {
     const at = new Map(m.curve.map((p) => [p.round, p]));
-    return {name: m.name, values: rounds.map((r) => at.get(r)?.mean ?? null), spread: rounds.map((r) => at.get(r)?.spread ?? 0)};
+    return {name: m.name, colour: m.colour, values: rounds.map((r) => at.get(r)?.mean ?? null), spread: rounds.map((r) => at.get(r)?.spread ?? 0)};
   });
   return figure(`curves-${number}`, {
-    title: "Accuracy by round", legend: series,
+    title: "Accuracy by round", legend: series, always: true,
     draw: (width) => lineChart({title: "Accuracy by round", description: "Mean over clients and seeds; the band is the standard deviation over seeds.", rounds, series, format: percent, width}),
     table: () => ({header: ["round", ...series.map((s) => s.name)], rows: rounds.map((r, i) => [r, ...series.map((s) => share(s.values[i]))])}),
   });
@@ -383,7 +395,7 @@ const spreadCell = (value) => !value || value.mean === null ? null : {value: val
 function comparedTable(group, number) {
   return sortable(`compared-${number}`, {
     header: ["method", ...group.domains, "mean", "seeds", "rounds"],
-    rows: group.methods.map((m) => [m.name, ...group.domains.map((d) => spreadCell(m.domains[d])), spreadCell(m.mean), m.seeds.length, m.rounds.join("/") + (m.done ? "" : "…")]),
+    rows: group.methods.map((m) => [m.name, ...group.domains.map((d) => spreadCell(own(m.domains, d))), spreadCell(m.mean), m.seeds.length, m.rounds.join("/") + (m.done ? "" : "…")]),
   });
 }
 
@@ -451,22 +463,25 @@ function start() {
 
 // --- following a run ------------------------------------------------------------------------
 
+const isDone = (data) => data?.kind === "comparison" ? data.runs.every((run) => run.done) : data?.done;
+
 async function follow(every) {
   const live = document.getElementById("live");
+  const tell = (text) => { if (live.textContent !== text) live.textContent = text; };  // told once
   live.hidden = false;
   let tag = "";
   for (;;) {
     try {
       const answer = await fetch("data.json", {headers: tag ? {"If-None-Match": tag} : {}, cache: "no-store"});
       if (answer.status === 200) {
-        tag = answer.headers.get("ETag") || "";
         show(await answer.json());
+        tag = answer.headers.get("ETag") || "";
       }
-      if (answer.status === 503) throw new Error(await answer.text());
-      live.textContent = current?.done ? "The run is done." : `Following the run; looked at ${new Date().toLocaleTimeString()}.`;
+      else if (answer.status !== 304) throw new Error(await answer.text() || `status ${answer.status}`);
+      tell(isDone(current) ? "The run is done." : "Following the run.");
     } catch (error) {
-      const gone = error instanceof TypeError;  // what fetch throws when nobody answers
-      live.textContent = gone ? "The server of this page has gone; what is shown stays." : `Not to be read now: ${error.message}`;
+      const gone = error instanceof TypeError && error.message.includes("fetch");  // nobody answers
+      tell(gone ? "The server of this page has gone; what is shown stays." : `Not to be shown now: ${error.message}`);
     }
     await new Promise((resolve) => setTimeout(resolve, every));
   }
