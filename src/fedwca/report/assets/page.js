@@ -293,7 +293,7 @@ function weightSection(data) {
   const shown = figure("weights", {
     title: "Cluster weights of each client", about: "How much of each cluster's model is in the client's starting model f_init. Framed: its own cluster.", draw,
     legend: domainLegend(data),
-    above: [el("div", {class: "slider"}, el("label", {for: "round"}, "Round"), slider, said)],
+    above: [el("div", {class: "slider"}, el("label", {for: "round"}, "Round"), slider, said, el("span", {class: "shades"}, "0", el("i", {}), "1"))],
     table: () => ({header: ["round", "client", ...names], rows: rounds.flatMap((r) => Object.entries(r.values).map(([name, values]) => [r.round, name, ...values]))}),
   });
   const entry = drawn[drawn.length - 1], tell = () => {
