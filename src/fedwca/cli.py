@@ -13,6 +13,7 @@ from fedwca import report_cli
 from fedwca.deploy_cli import deploy_app
 from fedwca.errors import UserError
 from fedwca.models_cli import attach_model_commands
+from fedwca.run_argument import Runs, run_path
 from fedwca.screen import Screen, show_grid
 from fedwca.tensorboard_cli import attach_tensorboard
 
@@ -28,16 +29,6 @@ app.add_typer(deploy_app, name="deploy")
 
 out = Screen()
 
-Runs = Annotated[
-    Path,
-    typer.Option(
-        "--runs",
-        envvar="FEDWCA_RUNS",
-        show_envvar=False,
-        show_default=False,
-        help="folder of all runs (runs, or $FEDWCA_RUNS)",
-    ),
-]
 Run = Annotated[Path, typer.Argument(help="a run: its folder, or its name as in `fedwca list`")]
 Cache = Annotated[
     Path | None,
@@ -165,7 +156,7 @@ def resume(folder: Run, runs: Runs = Path("runs"), cache: Cache = None) -> None:
     from fedwca.experiments.config import resolve
     from fedwca.report.runs import read_run
 
-    path = _run_path(folder, runs)
+    path = run_path(folder, runs)
     experiment = resolve(read_run(path).settings)
     if experiment.name != path.name:
         raise UserError(
@@ -173,11 +164,6 @@ def resume(folder: Run, runs: Runs = Path("runs"), cache: Cache = None) -> None:
             "give it that name back, or run its settings anew"
         )
     _run_all([experiment], path.parent, cache)
-
-
-def _run_path(folder: Path, runs: Path) -> Path:
-    """A run's folder, given as such or by its name."""
-    return (folder if folder.exists() else runs / folder).resolve()
 
 
 @app.command("list")
@@ -211,7 +197,7 @@ def show(folder: Run, runs: Runs = Path("runs")) -> None:
     from fedwca.report.runs import read_run
     from fedwca.report.tables import run_grid
 
-    view = read_run(_run_path(folder, runs))
+    view = read_run(run_path(folder, runs))
     show_grid(out, run_grid([view]))
     for section, values in view.settings.items():
         text = ", ".join(f"{name} = {value}" for name, value in values.items())
@@ -235,7 +221,7 @@ def compare(
     from fedwca.report.tables import accuracy_grid, as_markdown
 
     if folders:
-        views = [read_run(_run_path(folder, runs)) for folder in folders]
+        views = [read_run(run_path(folder, runs)) for folder in folders]
     else:
         views, problems = find_runs(runs)
         _warn(problems)

@@ -10,22 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from fedwca.errors import UserError
+from fedwca.run_argument import Runs, run_path
 from fedwca.screen import Screen, show_grid
 
 __all__ = ["attach_model_commands"]
 
 out = Screen()
 
-Runs = Annotated[
-    Path,
-    typer.Option(
-        "--runs",
-        envvar="FEDWCA_RUNS",
-        show_envvar=False,
-        show_default=False,
-        help="folder of all runs (runs, or $FEDWCA_RUNS)",
-    ),
-]
 Cache = Annotated[
     Path | None,
     typer.Option("--cache", help="folder of decoded images (~/.cache/fedwca, or $FEDWCA_CACHE)"),
@@ -95,7 +86,7 @@ def export(
             raise UserError(f"{run} is the model of one client: leave --client out")
         written = iter([convert(run, kind.value, output)])
     else:
-        path = _run_path(run, runs)
+        path = run_path(run, runs)
         place = output or path / "models"
         written = export_run(path, client, kind.value, place, cache, _note)
     for model, card in written:
@@ -191,7 +182,7 @@ def adapt_client(
     if target.suffix not in (".safetensors", ".onnx"):
         raise UserError(f"a model cannot be written as {target}: end it in .safetensors or .onnx")
     paths = SitePaths(data, test, cache or default_cache())
-    found = adapt_newcomer(_run_path(run, runs), called, paths, _note)
+    found = adapt_newcomer(run_path(run, runs), called, paths, _note)
     model, card = deliver(found.model, target, found.description)
     _show_newcomer(found)
     out.say(f"\n{model}  (card: {card.name})")
@@ -226,11 +217,6 @@ def _in_words(value: Any) -> str:
     if isinstance(value, list):
         return "  ".join(f"{number:.3f}" for number in value)
     return f"{value:.3f}" if isinstance(value, float) else _shown(value)
-
-
-def _run_path(folder: Path, runs: Path) -> Path:
-    """A run's folder, given as such or by its name."""
-    return (folder if folder.exists() else runs / folder).resolve()
 
 
 def _note(text: str) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedwca.errors import UserError
+from fedwca.run_argument import Runs, run_path
 from fedwca.screen import Screen
 
 if TYPE_CHECKING:
@@ -20,16 +21,6 @@ Folders = Annotated[
     list[Path] | None,
     typer.Argument(
         help="runs: folders, or names as in `fedwca list`; none: all", show_default=False
-    ),
-]
-Runs = Annotated[
-    Path,
-    typer.Option(
-        "--runs",
-        envvar="FEDWCA_RUNS",
-        show_envvar=False,
-        show_default=False,
-        help="folder of all runs (runs, or $FEDWCA_RUNS)",
     ),
 ]
 
@@ -111,7 +102,7 @@ def _read(folders: list[Path] | None, runs: Path) -> list["RunView"]:
     from fedwca.report.runs import find_runs, read_run
 
     if folders:
-        paths = dict.fromkeys((f if f.exists() else runs / f).resolve() for f in folders)
+        paths = dict.fromkeys(run_path(f, runs) for f in folders)
         return [read_run(path) for path in paths]
     views, problems = find_runs(runs)
     for problem in problems:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from fedwca.errors import UserError
+from fedwca.run_argument import Runs, run_path
 from fedwca.screen import Screen
 
 __all__ = ["attach_tensorboard"]
@@ -15,16 +16,6 @@ Output = Annotated[
     Path | None,
     typer.Option(
         "--output", "-o", help="folder in which each run gets one (tensorboard in each run)"
-    ),
-]
-Runs = Annotated[
-    Path,
-    typer.Option(
-        "--runs",
-        envvar="FEDWCA_RUNS",
-        show_envvar=False,
-        show_default=False,
-        help="folder of all runs (runs, or $FEDWCA_RUNS)",
     ),
 ]
 
@@ -44,7 +35,7 @@ def tensorboard(folders: Named, output: Output = None, runs: Runs = Path("runs")
     from fedwca.report.runs import read_run
     from fedwca.report.tensorboard import write_events
 
-    views = [read_run((f if f.exists() else runs / f).resolve()) for f in folders]
+    views = [read_run(run_path(f, runs)) for f in folders]
     views = list({view.path: view for view in views}.values())
     if output is not None and len({view.name for view in views}) < len(views):
         raise UserError("two of these runs have the same name: leave --output out")

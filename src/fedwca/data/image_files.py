@@ -91,7 +91,7 @@ _JOINERS = "\u200c\u200d"  # of Persian and Indic scripts, and of emoji
 def printable(name: str) -> str:
     """A file's name may hold line breaks, terminal codes or bytes that are no text: not ours.
 
-    Names that differ stay different: such a letter is shown by its number.
+    Such a letter is shown by its number, so two names stay two, but for one that spells it out.
     """
     return "".join(
         letter if letter.isprintable() or letter in _JOINERS else f"\\u{ord(letter):04x}"
