@@ -1,5 +1,6 @@
 """Run a method on the tiny problem, and watch everything that travels."""
 
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +45,12 @@ class Watched:
             for c, job in jobs.items()
         }
         exchanged = self._engine.exchange(round, reached)
-        adapted = {c: a.adapted for c, a in exchanged.answers.items() if a.adapted}
+        # Replies lie in files until the next exchange: the log keeps them for longer.
+        adapted = {
+            c: a.adapted._replace(reply=_kept(a.adapted.reply))
+            for c, a in exchanged.answers.items()
+            if a.adapted
+        }
         if any(job.message for job in jobs.values()):  # not the last, which only scores
             self._log.messages.append({c: j.message for c, j in reached.items() if j.message})
             self._log.replies.append(adapted)
@@ -61,7 +67,7 @@ def run(
     *,
     seed: int = 0,
     workers: int = 1,
-    scratch: Path = Path("no-scratch-needed"),
+    scratch: Path | None = None,
     lost: Mapping[int, str] | None = None,
     start: tuple[int, Record, dict[str, Record]] | None = None,
 ) -> Log:
@@ -73,7 +79,8 @@ def run(
         log.memories.append(at.memories)
 
     source = clone(model.feature_state())
-    engine = Watched(Simulator(model, method, clients, seed, scratch, workers), log, lost)
+    between = scratch or Path(tempfile.mkdtemp()) / "scratch"
+    engine = Watched(Simulator(model, method, clients, seed, between, workers), log, lost)
     at = Checkpoint(*(start or (0, method.init(source), {})), {})
     if at.rounds == 0:
         keep(at)
@@ -82,6 +89,10 @@ def run(
     finally:
         engine.close()
     return log
+
+
+def _kept(record: Record) -> Record:
+    return Record({name: clone(state) for name, state in record.models.items()}, record.values)
 
 
 def final_models(log: Log, method: Method, clients: list[ClientData]) -> dict[str, State]:

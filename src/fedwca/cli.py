@@ -12,6 +12,7 @@ import typer
 from fedwca import report_cli
 from fedwca.deploy_cli import deploy_app
 from fedwca.errors import UserError
+from fedwca.machine import keep_freed_memory
 from fedwca.models_cli import attach_model_commands
 from fedwca.run_argument import Runs, run_path
 from fedwca.screen import Screen, show_grid
@@ -386,6 +387,7 @@ attach_tensorboard(app)
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Entry point: turns every failure into a sentence and an exit code."""
+    keep_freed_memory()
     try:
         app(arguments, standalone_mode=True)
         code = 0

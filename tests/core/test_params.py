@@ -1,6 +1,7 @@
 """Weights as dicts of tensors."""
 
 import math
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from fedwca.core.params import (
     distance,
     flatten,
     is_batch_norm_statistic,
+    is_finite,
     mix,
 )
 
@@ -81,12 +83,12 @@ def test_mix_shares_no_memory_and_changes_no_input() -> None:
 
 @pytest.mark.parametrize("weights", [[], [1.0], [0.2, 0.3, 0.5]])
 def test_mix_refuses_another_number_of_weights(weights: list[float]) -> None:
-    with pytest.raises(ValueError, match=f"2 states need as many weights, got {len(weights)}"):
+    with pytest.raises(ValueError, match="as many weights as it has states"):
         mix([state(1.0), state(2.0)], weights)
 
 
 def test_mix_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="0 states"):
+    with pytest.raises(ValueError, match="at least one state"):
         mix([], [])
 
 
@@ -208,3 +210,26 @@ def test_distance_does_not_hide_a_nan() -> None:
 
 def test_distance_of_states_without_numbers_is_zero() -> None:
     assert distance({"x": torch.zeros(0)}, {"x": torch.zeros(0)}) == 0.0
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_one_number_that_is_none_makes_a_state_not_finite(bad: float) -> None:
+    assert is_finite(state(1.0)) and is_finite({"large": torch.full((10,), 3e38)})
+    spoilt = state(1.0)
+    spoilt["w"][0] = bad
+    assert not is_finite(spoilt)
+    # Two infinities of different sign do not cancel.
+    assert not is_finite({"w": torch.tensor([math.inf, -math.inf])})
+
+
+def test_states_are_mixed_one_at_a_time() -> None:
+    alive: list[int] = []
+
+    def coming() -> Iterator[State]:
+        for number in range(5):
+            alive.append(number)
+            yield state(float(number))
+
+    mixed = mix(coming(), [0.2] * 5)
+    assert alive == list(range(5))
+    assert distance(mixed, mix([state(float(n)) for n in range(5)], [0.2] * 5)) == 0

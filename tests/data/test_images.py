@@ -16,6 +16,15 @@ def test_pixels_are_normalised_and_channels_go_first() -> None:
     torch.testing.assert_close(DIGITS(pixels), torch.tensor([[[[-1.0]], [[1.0]], [[-0.6]]]]))
 
 
+def test_normalising_by_rows_gives_the_plain_formula_s_bits() -> None:
+    pixels = torch.randint(0, 256, (3, 8, 6, 3), dtype=torch.uint8)
+    plain = Transform(OBJECTS.mean, OBJECTS.std)
+    mean, std = torch.tensor(OBJECTS.mean), torch.tensor(OBJECTS.std)
+    expected = ((pixels.float() / 255 - mean) / std).permute(0, 3, 1, 2)
+    assert torch.equal(plain(pixels), expected)
+    assert torch.equal(plain(pixels[:, 1:5, 2:6]), expected[:, :, 1:5, 2:6])
+
+
 def test_batches_are_channels_last_in_memory() -> None:
     batch = DIGITS(torch.zeros(2, 8, 8, 3, dtype=torch.uint8))
     assert batch.is_contiguous(memory_format=torch.channels_last)

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from federation import final_models, run, same
+from fedwca.core.params import clone
 from fedwca.data.images import ClientData
 from fedwca.engines.base import Exchanged, Job
 from fedwca.engines.simulator import Simulator
@@ -21,6 +22,7 @@ from fedwca.errors import UserError
 from fedwca.methods import Client, Record, Training
 from fedwca.methods.fedavg import FedAvg
 from fedwca.methods.fedwca import FedWCA
+from fedwca.methods.local import Local
 from fedwca.models import DomainModel
 
 NewModel = Callable[[], DomainModel]
@@ -55,18 +57,19 @@ def test_a_killed_worker_is_replaced_and_its_client_done_again(
         Client(c.name, c.domain): Job(method.send(state, Client(c.name)), None, Record())
         for c in tiny_clients
     }
-    quiet = Simulator(new_model(), method, tiny_clients, 0, tmp_path / "scratch", 1)
+    quiet = Simulator(new_model(), method, tiny_clients, 0, tmp_path / "quiet", 1)
     undisturbed = _replies(quiet.exchange(0, jobs))
     engine = Simulator(new_model(), method, tiny_clients, 0, tmp_path / "scratch", 2)
     killer = threading.Thread(target=_kill_a_worker, args=(engine,))
     killer.start()
     try:
         disturbed = _replies(engine.exchange(0, jobs))
+        for client, expected in undisturbed.items():
+            assert same(expected.models["local"], disturbed[client].models["local"])
     finally:
         killer.join()
         engine.close()
-    for client, expected in undisturbed.items():
-        assert same(expected.models["local"], disturbed[client].models["local"])
+        quiet.close()
 
 
 def _replies(exchanged: Exchanged) -> dict[Client, Record]:
@@ -126,3 +129,38 @@ def test_randomness_depends_on_seed_round_and_client_alone() -> None:
 
     assert draw(0, 1, "a") == draw(0, 1, "a")
     assert len({draw(0, 1, "a"), draw(1, 1, "a"), draw(0, 2, "a"), draw(0, 1, "b")}) == 4
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_replies_lie_in_files_until_the_next_exchange(
+    new_model: NewModel, tiny_clients: list[ClientData], tmp_path: Path, workers: int
+) -> None:
+    method = FedAvg(replace(TRAINING, rounds=1, epochs=0))
+    engine = Simulator(new_model(), method, tiny_clients, 0, tmp_path / "scratch", workers)
+    state = method.init(clone(new_model().feature_state()))
+    jobs = {client: Job(state, None, Record()) for client in engine.clients()}
+    try:
+        first = _replies(engine.exchange(0, jobs))
+        for reply in first.values():
+            assert list(reply.models) == ["local"]
+            assert reply.models["local"] is not reply.models["local"]  # read anew, not kept
+            assert same(reply.models["local"], state.models["global"])
+        left = len(list((tmp_path / "scratch").iterdir()))
+        engine.exchange(1, jobs)
+        assert len(list((tmp_path / "scratch").iterdir())) == left  # those of before are gone
+    finally:
+        engine.close()
+    assert not (tmp_path / "scratch").exists()
+
+
+def test_what_a_client_remembers_outlives_the_files(
+    new_model: NewModel, tiny_clients: list[ClientData], tmp_path: Path
+) -> None:
+    method = Local(replace(TRAINING, rounds=1))
+    engine = Simulator(new_model(), method, tiny_clients, 0, tmp_path / "scratch", 1)
+    state = method.init(clone(new_model().feature_state()))
+    jobs = {client: Job(state, None, Record()) for client in engine.clients()}
+    memories = [a.adapted.memory for a in engine.exchange(0, jobs).answers.values() if a.adapted]
+    before = [clone(memory.models["own"]) for memory in memories]
+    engine.close()
+    assert all(same(m.models["own"], b) for m, b in zip(memories, before, strict=True))

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from fedwca.core.losses import information_maximization
 from fedwca.core.params import clone, is_batch_norm_statistic
@@ -26,6 +27,7 @@ from fedwca.models import DomainModel
 
 NewModel = Callable[[], DomainModel]
 TRAINING = Training(rounds=2, epochs=2, lr=0.01, batch_size=16)
+CPU = torch.device("cpu")
 
 
 @pytest.fixture
@@ -55,7 +57,7 @@ def test_a_batch_holds_its_images_then_the_mixed_ones(images: UnlabeledImages) -
         share=0.55,
     )
     rows = torch.tensor([4, 3, 2, 0])
-    x, wanted, labels = _batch(images, targets, rows, rng())
+    x, wanted, labels = _batch(images, targets, rows, rng(), CPU)
     own = images.batch(rows)
     assert torch.equal(x[:4], own)
     mixed = 0.45 * images.batch(torch.tensor([4, 2])) + 0.55 * images.batch(torch.tensor([9, 7]))
@@ -68,7 +70,7 @@ def test_without_mismatch_the_loss_is_shots(new_model: NewModel, images: Unlabel
     model = new_model()
     labels = torch.arange(len(images)) % 3
     rows = torch.arange(10)
-    x, wanted, target = _batch(images, Targets.plain(labels), rows, rng())
+    x, wanted, target = _batch(images, Targets.plain(labels), rows, rng(), CPU)
     losses = shot_loss(Step(rows, x, *model(x), wanted, target), TRAINING)
     (_, im), (_, ce) = losses["im"], losses["ce"]
     _, logits = model(images.batch(rows))
@@ -81,7 +83,7 @@ def test_without_any_usable_label_only_information_is_maximised(
 ) -> None:
     nothing = Targets.plain(torch.zeros(len(images), dtype=torch.int64))
     nothing = nothing._replace(used=torch.zeros(len(images), dtype=torch.bool))
-    x, wanted, target = _batch(images, nothing, torch.arange(8), rng())
+    x, wanted, target = _batch(images, nothing, torch.arange(8), rng(), CPU)
     step = Step(torch.arange(8), x, *new_model()(x), wanted, target)
     assert float(step.cross_entropy()) == 0
     _, losses = train(new_model(), images, lambda: nothing, TRAINING, rng(), round=0)
@@ -252,3 +254,24 @@ def test_evaluation_gives_one_row_an_image(new_model: NewModel, images: Unlabele
     outputs = evaluate(new_model(), images)
     assert outputs.features.shape == (len(images), 16)
     torch.testing.assert_close(outputs.probabilities.sum(dim=1), torch.ones(len(images)))
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_the_fused_step_is_sgd_s(momentum: float) -> None:
+    rates = replace(TRAINING, momentum=momentum, backbone_lr=0.1)
+
+    def trained(fused: bool) -> torch.Tensor:
+        torch.manual_seed(0)
+        backbone, rest = nn.Linear(30, 20), nn.Linear(20, 4)
+        optimizer = make_sgd(backbone.parameters(), rest.parameters(), rates)
+        for group in optimizer.param_groups:
+            assert group["fused"]
+            group["fused"] = fused
+        set_rate(optimizer, rates, 0.0)
+        for _ in range(5):
+            optimizer.zero_grad()
+            rest(backbone(torch.ones(8, 30))).square().sum().backward()
+            optimizer.step()
+        return nn.utils.parameters_to_vector([*backbone.parameters(), *rest.parameters()]).detach()
+
+    torch.testing.assert_close(trained(True), trained(False), rtol=1e-6, atol=1e-7)

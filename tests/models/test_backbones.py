@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from fedwca.errors import UserError
@@ -129,3 +130,15 @@ def test_lenet_drops_whole_maps_in_training_only() -> None:
 def test_lenet_refuses_an_image_too_small_for_it() -> None:
     with pytest.raises(UserError, match="set image_size to 16 or more"):
         LeNet(15)
+
+
+def test_lenet_drops_channels_as_shot_does_before_pooling() -> None:
+    net = LeNet(32).train()
+    x = torch.randn(6, 3, 32, 32)
+    torch.manual_seed(3)
+    given = net(x)
+    torch.manual_seed(3)
+    first = F.relu(F.max_pool2d(net.conv1(x), 2))
+    as_shot = F.relu(F.max_pool2d(net.dropout(net.conv2(first)), 2)).flatten(1)
+    assert torch.equal(given, as_shot)
+    assert 0.3 < (given.view(6, 50, -1).amax(dim=2) == 0).float().mean() < 0.7

@@ -37,6 +37,7 @@ from fedwca.models import DomainModel
 NewModel = Callable[[], DomainModel]
 Clients = list[ClientData]
 TRAINING = Training(rounds=3, epochs=2, lr=0.01, batch_size=16)
+CPU = torch.device("cpu")
 
 
 def equal_runs(a: object, b: object, new_model: NewModel, clients: Clients) -> bool:
@@ -324,7 +325,7 @@ def _contrast(
     prototypes = torch.randn(2, 3, 16, generator=generator_)
     here = torch.ones(2, 3, dtype=torch.bool) if present is None else present
     message = Record(values={"prototypes": prototypes, "present": here})
-    return FedPCL(TRAINING, temperature=temperature)._objective(message).loss(step)
+    return FedPCL(TRAINING, temperature=temperature)._objective(message, CPU).loss(step)
 
 
 def test_fedpcls_temperature_flattens_the_contrast_but_not_its_gradient(

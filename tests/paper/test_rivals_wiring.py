@@ -39,6 +39,7 @@ from fedwca.models.backbone import Backbone
 NewModel = Callable[[], DomainModel]
 Clients = list[ClientData]
 TRAINING = Training(rounds=3, epochs=2, lr=0.01, batch_size=16)
+CPU = torch.device("cpu")
 STILL = replace(TRAINING, epochs=0)  # no training: what a client keeps is what it started from
 LOOK = replace(TRAINING, epochs=1, lr=0.0)  # losses are measured, but nothing moves
 WEIGHT = "bottleneck.linear.weight"
@@ -130,7 +131,7 @@ def pcl_losses(sets: list[list[list[float]]], present: list[list[bool]]) -> Loss
         wanted=torch.tensor([0, 2]),
         target=torch.tensor([0, 1]),
     )
-    return FedPCL(TRAINING, temperature=TAU)._objective(message).loss(step)
+    return FedPCL(TRAINING, temperature=TAU)._objective(message, CPU).loss(step)
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,14 @@ def test_at_a_low_temperature_only_the_nearest_counts() -> None:
     # Angles 0, 10, 30 degrees: every sample has one nearest other, the rest weigh nothing.
     angle = torch.deg2rad(torch.tensor([0.0, 10.0, 30.0]))
     p = torch.stack([angle.cos(), angle.sin()], dim=1)
-    assert snd(p, 1e-4) == pytest.approx(0, abs=1e-9)
+    assert snd(p, 0.002) == pytest.approx(0, abs=1e-6)
+
+
+def test_a_temperature_at_which_numbers_vanish_is_refused() -> None:
+    strangers = torch.eye(3)  # each unlike all others: exp(-1/T) must not become zero
+    assert snd(strangers, 0.002) == pytest.approx(math.log(2), abs=1e-9)
+    with pytest.raises(ValueError, match=r"at least 0\.002"):
+        snd(strangers, 0.001)
 
 
 def test_the_input_is_left_alone() -> None:

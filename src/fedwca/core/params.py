@@ -1,6 +1,8 @@
 """Weights as dicts of tensors, BatchNorm's buffers included."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 
 import torch
 from torch import Tensor
@@ -13,24 +15,35 @@ __all__ = [
     "distance",
     "flatten",
     "is_batch_norm_statistic",
+    "is_finite",
     "mix",
 ]
 
 State = dict[str, Tensor]
 
 
-def mix(states: Sequence[Mapping[str, Tensor]], weights: Sequence[float] | Tensor) -> State:
+def mix(states: Iterable[Mapping[str, Tensor]], weights: Sequence[float] | Tensor) -> State:
     """Σ_j weights_j · states_j, tensor by tensor.
 
     Sums in float64, so that a blend of equal models is the model. Integer buffers (BatchNorm's
-    step counter) have no meaningful mean: the first state's value is kept.
+    step counter) have no meaningful mean: the first state's value is kept. States are taken one
+    at a time, so that those of thousands of clients need not be in memory together.
     """
-    shares = [float(w) for w in weights]
-    if len(shares) != len(states) or not states:
-        raise ValueError(f"{len(states)} states need as many weights, got {len(shares)}")
-    for state in states[1:]:
-        _check_same_names(states[0], state)
-    return {name: _mix_tensor([s[name] for s in states], shares) for name in states[0]}
+    total: State = {}
+    dtypes: dict[str, torch.dtype] = {}
+    for state, weight in zip_longest(states, weights):
+        if state is None or weight is None:
+            raise ValueError("a blend needs as many weights as it has states")
+        if not total:
+            total = {name: _zero(tensor) for name, tensor in state.items()}
+            dtypes = {name: tensor.dtype for name, tensor in state.items()}
+        _check_same_names(total, state)
+        for name, sum_ in total.items():
+            if sum_.is_floating_point():
+                sum_.add_(state[name].to(torch.float64), alpha=float(weight))
+    if not total:
+        raise ValueError("a blend needs at least one state")
+    return {name: tensor.to(dtypes[name]) for name, tensor in total.items()}
 
 
 def _check_same_names(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> None:
@@ -42,14 +55,11 @@ def _check_same_names(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> None:
             raise ValueError(f"{name} is {tuple(tensor.shape)} here, {tuple(b[name].shape)} there")
 
 
-def _mix_tensor(tensors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
-    first = tensors[0]
-    if not first.is_floating_point():
-        return first.clone()
-    total = first.to(torch.float64) * shares[0]
-    for tensor, share in zip(tensors[1:], shares[1:], strict=True):
-        total.add_(tensor.to(torch.float64), alpha=share)
-    return total.to(first.dtype)
+def _zero(tensor: Tensor) -> Tensor:
+    """Where to sum a tensor; one of integers is not summed."""
+    if not tensor.is_floating_point():
+        return tensor.clone()
+    return torch.zeros_like(tensor, dtype=torch.float64)
 
 
 def clone(state: Mapping[str, Tensor]) -> State:
@@ -71,6 +81,11 @@ def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
     gaps = [(a[name].double() - b[name].double()).abs().flatten() for name in a]
     every = torch.cat([torch.zeros(1, dtype=torch.float64), *gaps])
     return float(every.max())
+
+
+def is_finite(state: Mapping[str, Tensor]) -> bool:
+    """Whether no number is NaN or infinite: a sum is neither only if none of its terms is."""
+    return all(math.isfinite(float(tensor.sum(dtype=torch.float64))) for tensor in state.values())
 
 
 def conv_layers(state: Mapping[str, Tensor]) -> list[list[str]]:

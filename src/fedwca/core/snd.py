@@ -11,6 +11,8 @@ from torch import Tensor
 
 __all__ = ["guarded_density", "soft_neighborhood_density"]
 
+_COLDEST = 0.002  # below it exp(-1/T), the weight of a sample unlike all others, becomes zero
+
 
 def soft_neighborhood_density(
     probabilities: Tensor, temperature: float = 0.05, block: int = 512
@@ -23,21 +25,22 @@ def soft_neighborhood_density(
 
     Args:
         probabilities: [N, M] softmax outputs, never logits.
-        temperature: T of the similarity softmax.
-        block: rows taken at once, so that memory is O(block · N); the result does not depend on it.
+        temperature: T of the similarity softmax, 0.002 or more.
+        block: rows taken at once, so that memory is O(block²); the result does not depend on it.
 
     Returns:
         S in [0, log(N - 1)]; 0 for fewer than two samples.
     """
     count = probabilities.shape[0]
+    if temperature < _COLDEST:
+        raise ValueError(f"the temperature of a density must be at least {_COLDEST}")
     if count < 2:
         return 0.0
     exact = probabilities.to(torch.float64)
     unit = exact / exact.norm(dim=1, keepdim=True)
-    entropy = 0.0
-    for start in range(0, count, block):
-        entropy += float(_row_entropies(unit, start, block, temperature).sum())
-    return min(max(entropy / count, 0.0), math.log(count - 1))
+    mass, moment = _sums(unit, block, temperature)
+    entropy = float((mass.log() + moment / mass).mean())
+    return min(max(entropy, 0.0), math.log(count - 1))
 
 
 def guarded_density(probabilities: Tensor) -> float:
@@ -54,13 +57,25 @@ def guarded_density(probabilities: Tensor) -> float:
     return soft_neighborhood_density(probabilities) + 2 * float(entropy)
 
 
-def _row_entropies(unit: Tensor, start: int, block: int, temperature: float) -> Tensor:
-    """[block] entropies of softmax(Q / T) of some rows: H = logsumexp(s) - Σ P·s."""
-    rows = unit[start : start + block]
-    scores = rows @ unit.T / temperature  # [block, N]
-    own = torch.arange(len(rows), device=unit.device)
-    scores[own, own + start] = -torch.inf
-    log_total = scores.logsumexp(dim=1, keepdim=True)
-    share = (scores - log_total).exp()
-    scores[own, own + start] = 0.0  # 0 · -inf would be NaN
-    return log_total.squeeze(1) - (share * scores).sum(dim=1)
+def _sums(unit: Tensor, block: int, temperature: float) -> tuple[Tensor, Tensor]:
+    """[N] Σ_j exp(-d_ij) and Σ_j d_ij exp(-d_ij) over j ≠ i, with d = (1 - cosine) / T.
+
+    With P = softmax(Q / T) over the others, -Σ P log P = log mass + moment / mass. No cosine of
+    probabilities exceeds 1 or lies below 0, so that nothing overflows. Similarity is symmetric:
+    each block of pairs is computed once and serves its rows and its columns.
+    """
+    mass, moment = torch.zeros_like(unit[:, 0]), torch.zeros_like(unit[:, 0])
+    for top in range(0, len(unit), block):
+        for left in range(top, len(unit), block):
+            rows, columns = slice(top, top + block), slice(left, left + block)
+            gap = (unit[rows] @ unit[columns].T).sub_(1).div_(-temperature)  # [block, block]
+            weight = gap.neg().exp_()
+            if left == top:
+                weight.fill_diagonal_(0)
+            gap.mul_(weight)
+            mass[rows] += weight.sum(dim=1)
+            moment[rows] += gap.sum(dim=1)
+            if left != top:
+                mass[columns] += weight.sum(dim=0)
+                moment[columns] += gap.sum(dim=0)
+    return mass, moment

@@ -42,9 +42,14 @@ class UnlabeledImages:
     def __len__(self) -> int:
         return len(self.index)
 
-    def batch(self, rows: Tensor, augment: torch.Generator | None = None) -> Tensor:
+    def batch(
+        self,
+        rows: Tensor,
+        augment: torch.Generator | None = None,
+        device: torch.device | str = "cpu",
+    ) -> Tensor:
         """Normalised float images [B, 3, H, W] of the given rows, augmented if a generator is."""
-        return self.transform(self._stored(rows), augment)
+        return self.transform(self._stored(rows), augment, device)
 
     def raw(self, rows: Tensor) -> Tensor:
         """The stored pixels of the given rows as 0..1, [B, 3, H, W], nothing else done to them."""

@@ -30,7 +30,7 @@ from fedwca.engines.wire import (
 )
 from fedwca.errors import UserError
 from fedwca.files import write_atomically
-from fedwca.machine import cores
+from fedwca.machine import cores, keep_freed_memory
 from fedwca.methods.base import Method, Record
 from fedwca.models import DomainModel, save_described
 from fedwca.notes import Note
@@ -98,6 +98,7 @@ def _work(
     checks = model.feature_state(), plan.sizes(model)
     job = _checked_job(records, method, checks, folder.memory_before(request.round))
     site = Site(model, method, {here.site: images}, plan.seed)
+    keep_freed_memory()
     with threads(here.threads or cores()):
         evaluation = site.score(here.site, job)
         if evaluation is not None:  # the model that the site uses from now on, for whoever needs it

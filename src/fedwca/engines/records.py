@@ -3,13 +3,14 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
 
+from fedwca.core.params import State
 from fedwca.files import write_atomically
 from fedwca.methods.base import Record
 
@@ -56,7 +57,8 @@ def places(record: Record) -> list[tuple[tuple[str, str, str], Tensor]]:
 def place(record: Record, kind: str, name: str, part: str, tensor: Tensor) -> None:
     """Put a tensor where it stood in the record that it came from."""
     if kind == "models":
-        record.models.setdefault(name, {})[part] = tensor
+        # A record in the making holds dicts.
+        cast(dict[str, State], record.models).setdefault(name, {})[part] = tensor
     else:
         record.values[name] = tensor
 

@@ -6,22 +6,26 @@ import pickle
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from fedwca.core.params import State
 from fedwca.data.images import ClientData
 from fedwca.engines.base import Answer, Evaluation, Exchanged, Job
 from fedwca.engines.records import load_records, save_records
 from fedwca.engines.site import Site, threads
 from fedwca.engines.spawning import undisturbed, without_script
 from fedwca.errors import UserError
+from fedwca.machine import keep_freed_memory
 from fedwca.methods.base import Adapted, Client, Health, Method, Record
 from fedwca.models import DomainModel
 
@@ -39,7 +43,7 @@ class Simulator:
         method: the method whose client half is run.
         clients: who they are and what they hold.
         seed: of the run.
-        scratch: a folder for messages between processes; made, and removed, by the simulator.
+        scratch: a folder for messages and replies; made, and removed, by the simulator.
         workers: processes; 1 works in this process. A GPU always has one, which holds the model.
     """
 
@@ -57,7 +61,8 @@ class Simulator:
         self._sizes = {c.name: len(c.train) for c in clients}
         on_cpu = next(model.parameters()).device.type == "cpu"
         count = min(workers, len(clients)) if on_cpu else 1
-        self._pool = _Pool(self._site, scratch, count) if count > 1 else None
+        self._mailbox = _Mailbox(scratch, "server")
+        self._pool = _Pool(self._site, self._mailbox, count) if count > 1 else None
 
     def clients(self) -> list[Client]:
         """Everybody, always."""
@@ -66,30 +71,54 @@ class Simulator:
     def exchange(self, round: int, jobs: Mapping[Client, Job]) -> Exchanged:
         """All clients' jobs, the largest first so that no worker ends late.
 
-        What counts as traffic is what a method sends and gets; weights to score are of this
-        machine, as the scores are.
+        Replies lie in files and are read when asked for, so that memory does not grow by a model
+        for each client; they are there until the next exchange. What counts as traffic is what a
+        method sends and gets; weights to score are of this machine, as the scores are.
         """
+        self._mailbox.empty()
         if self._pool is None:
             with threads(1):
-                answers = {c: self._site.work(c.name, round, job) for c, job in jobs.items()}
+                done = {c: _work(self._site, self._mailbox, c, round, j) for c, j in jobs.items()}
         else:
             order = sorted(jobs, key=lambda client: -self._sizes[client.name])
-            answers = self._pool.exchange(round, jobs, order)
+            done = self._pool.exchange(round, jobs, order)
         down = sum(job.message.nbytes() for job in jobs.values() if job.message)
-        up = sum(answer.adapted.reply.nbytes() for answer in answers.values() if answer.adapted)
-        return Exchanged(answers, down, up)
+        up = sum(d.adapted.nbytes for d in done.values() if d.adapted)
+        return Exchanged({client: _answer(done[client]) for client in jobs}, down, up)
 
     def close(self) -> None:
         """Stop the workers and remove what lies between them."""
         if self._pool is not None:
-            self._pool.close()
+            self._pool.stop()
+        self._mailbox.remove()
+
+
+class _Filed(Mapping[str, State]):
+    """Models that lie in files: one is read whenever it is asked for, and not kept."""
+
+    def __init__(self, files: dict[str, Path]) -> None:
+        self._files = files
+
+    def __getitem__(self, name: str) -> State:
+        return load_records(self._files[name])[""].models[""]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
 
 
 class _Parcel(NamedTuple):
-    """A record on its way: the files of its models, and of its values."""
+    """A record on its way: the files of its models, and its values."""
 
     models: dict[str, Path]
-    values: Path
+    values: dict[str, NDArray[Any]]  # torch would send a tensor by a file descriptor of its own
+
+    def record(self) -> Record:
+        """The record, its models still in their files."""
+        values = {name: torch.from_numpy(np.asarray(v)) for name, v in self.values.items()}
+        return Record(_Filed(self.models), values)
 
 
 class _Letters(NamedTuple):
@@ -99,12 +128,31 @@ class _Letters(NamedTuple):
     message: _Parcel | None
     offered: _Parcel | None
 
+    def job(self) -> Job:
+        return Job(
+            self.message.record() if self.message else None,
+            self.offered.record().models[""] if self.offered else None,
+            self.memory.record(),
+        )
+
+
+class _Adapted(NamedTuple):
+    """What a client gave back, on its way, and how large its reply is."""
+
+    reply: _Parcel
+    memory: _Parcel
+    health: Health
+    nbytes: int
+
 
 class _Done(NamedTuple):
-    """An answer on its way: reply, memory and health, if it adapted; how it scored."""
+    """An answer on its way."""
 
-    adapted: tuple[_Parcel, _Parcel, Health] | None
+    adapted: _Adapted | None
     evaluation: Evaluation | None
+
+
+_Written = dict[int, tuple[State, Path]]  # by id, which is the state's only while it is held
 
 
 class _Mailbox:
@@ -118,39 +166,53 @@ class _Mailbox:
         self._sender = sender
         self._letters = 0
 
-    def post(self, record: Record, written: dict[int, Path]) -> _Parcel:
+    def empty(self) -> None:
+        """An empty folder, for a new exchange."""
+        self.remove()
+        self.folder.mkdir(parents=True)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def post(self, record: Record, written: _Written) -> _Parcel:
         """Write a record; a model that is in `written` already is not written again."""
         models = {}
         for name, state in record.models.items():
             if id(state) not in written:
-                written[id(state)] = self._write(Record({"": state}))
-            models[name] = written[id(state)]
-        return _Parcel(models, self._write(Record(values=record.values)))
+                written[id(state)] = (state, self._write(state))
+            _, models[name] = written[id(state)]
+        return _Parcel(models, {name: value.numpy() for name, value in record.values.items()})
 
-    def _write(self, record: Record) -> Path:
+    def _write(self, state: State) -> Path:
         self._letters += 1
         path = self.folder / f"{self._sender}-{self._letters}.safetensors"
-        save_records(path, {"": record}, durable=False)
+        save_records(path, {"": Record({"": state})}, durable=False)
         return path
 
 
-def _open(parcel: _Parcel) -> Record:
-    models = {name: load_records(path)[""].models[""] for name, path in parcel.models.items()}
-    return Record(models, load_records(parcel.values)[""].values)
+def _work(site: Site, mailbox: _Mailbox, client: Client, round: int, job: Job) -> _Done:
+    adapted, evaluation = site.work(client.name, round, job)
+    if adapted is None:
+        return _Done(None, evaluation)
+    reply, memory = (mailbox.post(record, {}) for record in (adapted.reply, adapted.memory))
+    return _Done(_Adapted(reply, memory, adapted.health, adapted.reply.nbytes()), evaluation)
 
 
-def _opened_answer(done: _Done) -> Answer:
+def _answer(done: _Done) -> Answer:
     if done.adapted is None:
         return Answer(None, done.evaluation)
-    reply, memory, health = done.adapted
-    return Answer(Adapted(_open(reply), _open(memory), health), done.evaluation)
+    memory = done.adapted.memory.record()
+    # What is read now outlives its file: a memory is for the next exchange.
+    kept = Record(dict(memory.models), memory.values)
+    adapted = Adapted(done.adapted.reply.record(), kept, done.adapted.health)
+    return Answer(adapted, done.evaluation)
 
 
 class _Pool:
-    """Worker processes with a `Site` each; records travel as files in a mailbox folder."""
+    """Worker processes with a `Site` each; records travel through a mailbox."""
 
-    def __init__(self, site: Site, scratch: Path, workers: int) -> None:
-        self._mailbox = _Mailbox(scratch, "server")
+    def __init__(self, site: Site, mailbox: _Mailbox, workers: int) -> None:
+        self._mailbox = mailbox
         self._workers = workers
         self._blob = pickle.dumps(site)
         # Of the user's script workers need only a method or a network that is written there.
@@ -159,20 +221,17 @@ class _Pool:
 
     def exchange(
         self, round: int, jobs: Mapping[Client, Job], order: list[Client]
-    ) -> dict[Client, Answer]:
-        post, written = self._opened().post, dict[int, Path]()
-        parcels = {
-            c.name: _Letters(
+    ) -> dict[Client, _Done]:
+        post, written = self._mailbox.post, _Written()
+        letters = {
+            client: _Letters(
                 post(job.memory, written),
                 None if job.message is None else post(job.message, written),
                 None if job.offered is None else post(Record({"": job.offered}), written),
             )
-            for c, job in jobs.items()
+            for client, job in jobs.items()
         }
-        done = self._map(order, lambda pool, c: pool.submit(_work, c.name, round, parcels[c.name]))
-        answers = {client: _opened_answer(done[client]) for client in jobs}
-        self._empty()
-        return answers
+        return self._map(order, lambda pool, c: pool.submit(_worker, c, round, letters[c]))
 
     def _map(
         self,
@@ -193,18 +252,14 @@ class _Pool:
                 done.update(
                     (c, f.result()) for c, f in futures.items() if f.done() and not f.exception()
                 )
-                self._stop()
+                self.stop()
             except BaseException:
-                self._stop()
+                self.stop()
                 raise
         raise UserError(
             f"a worker process died {_RETRIES} times in one round, most likely for want of memory: "
             "set run.workers to 1, or training.batch_size lower"
         )
-
-    def _opened(self) -> _Mailbox:
-        self._mailbox.folder.mkdir(parents=True, exist_ok=True)
-        return self._mailbox
 
     def _ready(self) -> ProcessPoolExecutor:
         if self._executor is None:
@@ -217,10 +272,7 @@ class _Pool:
             )
         return self._executor
 
-    def _empty(self) -> None:
-        shutil.rmtree(self._mailbox.folder, ignore_errors=True)
-
-    def _stop(self) -> None:
+    def stop(self) -> None:
         """End the workers now; nobody waits for what they were doing."""
         if self._executor is None:
             return
@@ -231,10 +283,6 @@ class _Pool:
         for process in processes:
             process.join(timeout=5)
         self._executor = None
-
-    def close(self) -> None:
-        self._stop()
-        self._empty()
 
 
 # --- in a worker process ----------------------------------------------------------------------
@@ -248,6 +296,7 @@ def _start_worker(blob: bytes, folder: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, on any system
     threading.Thread(target=_die_with_parent, daemon=True).start()
     torch.set_num_threads(1)
+    keep_freed_memory()
     _site = pickle.loads(blob)  # our own bytes, from the parent's memory
     _mailbox = _Mailbox(folder, f"worker-{os.getpid()}")
 
@@ -260,14 +309,5 @@ def _die_with_parent() -> None:
         os._exit(1)
 
 
-def _work(name: str, round: int, letters: _Letters) -> _Done:
-    job = Job(
-        None if letters.message is None else _open(letters.message),
-        None if letters.offered is None else _open(letters.offered).models[""],
-        _open(letters.memory),
-    )
-    adapted, evaluation = _site.work(name, round, job)
-    if adapted is None:
-        return _Done(None, evaluation)
-    reply, memory = (_mailbox.post(r, {}) for r in (adapted.reply, adapted.memory))
-    return _Done((reply, memory, adapted.health), evaluation)
+def _worker(client: Client, round: int, letters: _Letters) -> _Done:
+    return _work(_site, _mailbox, client, round, letters.job())

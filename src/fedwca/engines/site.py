@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fedwca.core.params import State
+from fedwca.core.params import State, is_finite
 from fedwca.data.images import ClientData
 from fedwca.engines.base import Answer, Evaluation, Job
 from fedwca.errors import UserError
@@ -62,8 +62,7 @@ class Site:
         """Run the client's half of a round."""
         rng = generator(self.seed, round, name)
         adapted = self.method.adapt(self.model, self.clients[name].train, message, memory, rng)
-        tensors = [t for state in adapted.reply.models.values() for t in state.values()]
-        if not all(bool(t.isfinite().all()) for t in tensors):
+        if not all(is_finite(state) for state in adapted.reply.models.values()):
             sentence = (
                 f"the model of client {name!r} became NaN or infinite in round {round}: "
                 "lower training.lr"

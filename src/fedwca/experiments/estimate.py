@@ -196,7 +196,7 @@ def _step(
     started = time.perf_counter()
     model.train(optimizer is not None)
     with torch.set_grad_enabled(optimizer is not None):
-        _, logits = model(images.batch(rows).to(device_of(model)))
+        _, logits = model(images.batch(rows, device=device_of(model)))
     if optimizer is not None:
         optimizer.zero_grad(set_to_none=True)
         information_maximization(logits).backward()

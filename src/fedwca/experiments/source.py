@@ -247,7 +247,7 @@ def _source_epoch(
     for batch in rows[torch.randperm(len(rows), generator=rng)].split(config.batch_size):
         if len(batch) < 2:  # BatchNorm cannot use a single image
             continue
-        _, logits = model(labeled.images.batch(batch, rng).to(device))
+        _, logits = model(labeled.images.batch(batch, rng, device))
         loss = F.cross_entropy(
             logits, labels[batch].to(device), label_smoothing=config.label_smoothing
         )

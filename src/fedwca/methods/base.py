@@ -48,7 +48,7 @@ class Record:
         values: small tensors: weights α and β, counts, the round.
     """
 
-    models: dict[str, State] = field(default_factory=dict)
+    models: Mapping[str, State] = field(default_factory=dict)
     values: dict[str, Tensor] = field(default_factory=dict)
 
     def nbytes(self) -> int:

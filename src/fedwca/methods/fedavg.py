@@ -80,4 +80,4 @@ def mean_of(replies: list[Record], mean: Literal["samples", "plain"]) -> State |
         return None
     counts = [float(r.values["samples"]) if mean == "samples" else 1.0 for r in replies]
     total = sum(counts)
-    return mix([r.models["local"] for r in replies], [count / total for count in counts])
+    return mix((r.models["local"] for r in replies), [count / total for count in counts])

@@ -39,7 +39,7 @@ from fedwca.methods.base import (
     Record,
     round_of,
 )
-from fedwca.methods.inference import evaluate, load
+from fedwca.methods.inference import device_of, evaluate, load
 from fedwca.methods.shot import label_by_prototypes, memory_of, own_of
 from fedwca.methods.training import Losses, Objective, Step, Targets, train
 from fedwca.models import DomainModel
@@ -100,7 +100,7 @@ class FedPCL(Method):
             self.training,
             rng,
             round=round_of(message),
-            objective=self._objective(message),
+            objective=self._objective(message, device_of(model)),
             frozen_backbone=True,
         )
         prototypes, present = class_means(
@@ -110,13 +110,17 @@ class FedPCL(Method):
         reply = Record(values={"prototypes": prototypes, "present": present})
         return Adapted(reply, Record(models={"own": trained, **kept}), {**losses})
 
-    def _objective(self, message: Record) -> Objective:
+    def _objective(self, message: Record, device: torch.device) -> Objective:
         if "prototypes" not in message.values:
             return Objective(lambda step: {})
-        sets, known = filled(message.values["prototypes"], message.values["present"])
+        sets, present = (
+            numbers.to(device)
+            for numbers in filled(message.values["prototypes"], message.values["present"])
+        )
+        middle = sets.mean(dim=0)
         scale = self.temperature / _BASE_TEMPERATURE
 
-        def contrast(step: Step, prototypes: Tensor, present: Tensor) -> Tensor:
+        def contrast(step: Step, prototypes: Tensor) -> Tensor:
             usable = present[step.target]  # what nobody has a prototype of cannot be learnt
             if not usable.any():
                 return step.features.new_zeros(())
@@ -125,11 +129,8 @@ class FedPCL(Method):
             return prototype_contrast(features, target, prototypes, present, self.temperature)
 
         def loss(step: Step) -> Losses:
-            device = step.features.device
-            present = known.to(device)
-            each = [contrast(step, prototypes.to(device), present) for prototypes in sets]
-            mean = contrast(step, sets.mean(dim=0).to(device), present)
-            return {"global": (scale, mean), "personal": (scale, torch.stack(each).mean())}
+            each = torch.stack([contrast(step, prototypes) for prototypes in sets])
+            return {"global": (scale, contrast(step, middle)), "personal": (scale, each.mean())}
 
         return Objective(loss)
 

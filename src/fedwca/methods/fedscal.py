@@ -79,9 +79,9 @@ def agreement(logits: Tensor, probabilities: Tensor, threshold: float) -> Tensor
     """Cross-entropy of logits [B, M] with the labels of which the other model is confident."""
     confidence, labels = probabilities.max(dim=1)
     sure = confidence >= threshold
-    if not sure.any():
-        return logits.new_zeros(())
-    return F.cross_entropy(logits[sure], labels[sure])
+    # A mean over the sure ones that need not know how many they are, nor wait for a GPU to tell.
+    losses = F.cross_entropy(logits, labels, reduction="none")
+    return torch.where(sure, losses, 0.0).sum() / sure.sum().clamp(min=1)
 
 
 def adaptive_threshold(probabilities: Tensor, start: float) -> float:

@@ -39,7 +39,7 @@ def evaluate(model: DomainModel, images: UnlabeledImages, batch_size: int = 256)
     device = device_of(model)
     with torch.inference_mode():
         parts = [
-            model(images.batch(rows).to(device))
+            model(images.batch(rows, device=device))
             for rows in torch.arange(len(images)).split(batch_size)
         ]
     features = torch.cat([features for features, _ in parts]).cpu()
@@ -86,7 +86,7 @@ def recalibrate(model: DomainModel, images: UnlabeledImages, batch_size: int = 2
     parts = -(-len(images) // batch_size)
     with torch.no_grad():
         for rows in torch.arange(len(images)).tensor_split(parts):
-            model(images.batch(rows).to(device_of(model)))
+            model(images.batch(rows, device=device_of(model)))
     for layer, momentum in zip(layers, momenta, strict=True):
         layer.momentum = momentum
     model.eval()

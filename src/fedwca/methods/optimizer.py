@@ -1,7 +1,7 @@
 """SGD as SHOT sets it up: the backbone may learn slower, the rate may decay over the run."""
 
 from collections.abc import Iterable
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import nn
@@ -32,16 +32,24 @@ def make_sgd(
     backbone: Iterable[nn.Parameter], rest: Iterable[nn.Parameter], rates: Rates
 ) -> torch.optim.SGD:
     """A fresh optimizer; weight decay applies to every parameter."""
+    groups = [
+        {"params": list(backbone), "scale": rates.backbone_lr},
+        {"params": list(rest), "scale": 1.0},
+    ]
     return torch.optim.SGD(
-        [
-            {"params": list(backbone), "scale": rates.backbone_lr},
-            {"params": list(rest), "scale": 1.0},
-        ],
+        groups,
         lr=rates.lr,
         momentum=rates.momentum,
         nesterov=rates.nesterov and rates.momentum > 0,
         weight_decay=rates.weight_decay,
+        fused=_fuses(groups),
     )
+
+
+def _fuses(groups: list[dict[str, Any]]) -> bool:
+    """Whether one pass over the memory does the step: it would else take five."""
+    parameters = [p for group in groups for p in group["params"]]
+    return all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in parameters)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rates: Rates, progress: float) -> None:

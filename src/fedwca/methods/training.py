@@ -172,7 +172,7 @@ def train(
     losses: dict[str, float] = {}
     # Dropout draws from torch's global generator: seed it from ours, and leave it as it was.
     with torch.random.fork_rng(devices=_cuda_devices(model)), _frozen(model, frozen_backbone):
-        torch.manual_seed(int(torch.randint(2**62, (1,), generator=rng)))
+        _seed(int(torch.randint(2**62, (1,), generator=rng)), device_of(model))
         for epoch in range(training.epochs):
             if epoch == 0 or not fixed_labels:
                 targets = label()
@@ -197,18 +197,32 @@ def _epoch(
     totals: dict[str, Tensor] = {}
     seen = 0
     for rows in _batches(len(images), training.batch_size, rng):
-        x, wanted, target = _batch(images, targets, rows, rng)
-        step = _step(model, rows, x.to(device), wanted.to(device), target.to(device), objective)
-        losses = objective.loss(step)
-        total = sum((w * value for w, value in losses.values()), torch.zeros((), device=device))
-        optimizer.zero_grad(set_to_none=True)
-        if total.requires_grad:  # an objective may have nothing to say of a batch
-            total.backward()
-            optimizer.step()
-        for name, (_, value) in losses.items():
-            totals[name] = totals.get(name, 0) + value.detach() * len(rows)
+        batch = _batch(images, targets, rows, rng, device)
+        losses = _learn(model, optimizer, rows, *batch, objective)
+        for name, value in losses.items():
+            totals[name] = totals.get(name, 0) + value * len(rows)
         seen += len(rows)
+    # Numbers are asked for once an epoch: a GPU would have to be waited for each time.
     return {f"loss_{name}": float(value) / seen for name, value in totals.items()}
+
+
+def _learn(
+    model: DomainModel,
+    optimizer: torch.optim.Optimizer,
+    rows: Tensor,
+    x: Tensor,
+    wanted: Tensor,
+    target: Tensor,
+    objective: Objective,
+) -> dict[str, Tensor]:
+    """One step, on the model's device from end to end; its losses."""
+    losses = objective.loss(_step(model, rows, x, wanted, target, objective))
+    total = sum((w * value for w, value in losses.values()), x.new_zeros(()))
+    optimizer.zero_grad(set_to_none=True)
+    if total.requires_grad:  # an objective may have nothing to say of a batch
+        total.backward()
+        optimizer.step()
+    return {name: value.detach() for name, (_, value) in losses.items()}
 
 
 def _step(
@@ -229,24 +243,29 @@ def _batches(count: int, batch_size: int, rng: torch.Generator) -> Iterator[Tens
 
 
 def _batch(
-    images: UnlabeledImages, targets: Targets, rows: Tensor, rng: torch.Generator
+    images: UnlabeledImages,
+    targets: Targets,
+    rows: Tensor,
+    rng: torch.Generator,
+    device: torch.device,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One forward for both losses: the batch's images, then its mixed images.
 
     Returns:
-        x [b + mixed, ...]; which rows of x enter the cross-entropy; and their labels.
+        On the device: x [b + mixed, ...]; which rows of x enter the cross-entropy; their labels.
     """
-    x = images.batch(rows, rng)
+    x = images.batch(rows, rng, device)
     partner, used, labels = targets.partner[rows], targets.used[rows], targets.labels[rows]
     mixed = used & (partner >= 0)
     plain = torch.nonzero(used & ~mixed).squeeze(1)
     if not mixed.any():
-        return x, plain, labels[plain]
-    first = images.batch(rows[mixed], rng)
-    second = images.batch(partner[mixed], rng)
+        return x, plain.to(device), labels[plain].to(device)
+    first = images.batch(rows[mixed], rng, device)
+    second = images.batch(partner[mixed], rng, device)
     blend = (1 - targets.share) * first + targets.share * second
     wanted = torch.cat([plain, torch.arange(len(rows), len(rows) + len(blend))])
-    return torch.cat([x, blend]), wanted, torch.cat([labels[plain], labels[mixed]])
+    target = torch.cat([labels[plain], labels[mixed]])
+    return torch.cat([x, blend]), wanted.to(device), target.to(device)
 
 
 @contextmanager
@@ -264,6 +283,16 @@ def _set_training_mode(model: DomainModel, frozen_backbone: bool) -> None:
     model.classifier.eval()
     if frozen_backbone:
         model.backbone.eval()
+
+
+def _seed(seed: int, device: torch.device) -> None:
+    """As `torch.manual_seed`, which without a GPU keeps a note of each call for ever."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
+    elif device.type == "mps":
+        torch.mps.manual_seed(seed)
 
 
 def _cuda_devices(model: nn.Module) -> list[torch.device]:

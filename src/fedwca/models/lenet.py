@@ -23,6 +23,8 @@ class LeNet(Backbone):
         self.out_features = 50 * side * side
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(F.max_pool2d(self.conv1(x), 2))
-        x = F.relu(F.max_pool2d(self.dropout(self.conv2(x)), 2))
+        x = F.relu_(F.max_pool2d(self.conv1(x), 2))
+        # SHOT drops channels before it pools. A channel is dropped whole, or all of it doubled,
+        # so that the largest of four is the same after pooling, where there is a quarter to drop.
+        x = F.relu_(self.dropout(F.max_pool2d(self.conv2(x), 2)))
         return x.flatten(1)

@@ -1,0 +1,205 @@
+"""Start-up, source training, a round of each method, and what a round of FedWCA is made of."""
+
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from measure import Row, interleaved, ratio, row, seconds
+from workload import (
+    SOURCE,
+    World,
+    flops,
+    simulator,
+    train_on_labels,
+    with_epochs,
+)
+
+from fedwca.core.params import clone
+from fedwca.engines.simulator import Simulator
+from fedwca.engines.site import Site
+from fedwca.experiments import runner
+from fedwca.experiments.store import Checkpoint, RunFolder
+from fedwca.machine import cores
+from fedwca.methods import METHODS, blending, fedwca, inference
+from fedwca.methods.base import Method
+from fedwca.methods.fedwca import FedWCA
+
+CLIENTS = 8
+EPOCHS = 5  # as in the paper
+
+
+def start(folder: Path, repeats: int, quick: bool) -> list[Row]:
+    """Until something useful happens: commands, workers, source training."""
+    world = World(folder)
+    model = world.model()
+    method = METHODS["fedavg"](training=with_epochs(1))  # type: ignore[call-arg]
+    source = world.images(SOURCE, 2_000, 1)
+
+    def workers() -> float:
+        began = time.perf_counter()
+        with simulator(model, method, world.clients([16] * CLIENTS), cores()):
+            return time.perf_counter() - began
+
+    ways: dict[str, Callable[[], float]] = {
+        "fedwca --help": lambda: _command("--help"),
+        "import fedwca, with PyTorch": lambda: _import("import fedwca; fedwca.run"),
+        "import torch alone": lambda: _import("import torch"),
+        "workers up": workers,
+        "source training, LeNet, an epoch of 2,000 images": lambda: seconds(
+            lambda: train_on_labels(world.model(), source, 1)
+        ),
+    }
+    found = interleaved(ways, repeats)
+    return [row(name, values, "s") for name, values in found.items()]
+
+
+def methods(folder: Path, repeats: int, quick: bool) -> list[Row]:
+    """A second round of every method; FedWCA's against what its passes cost in arithmetic."""
+    world = World(folder)
+    clients = world.clients([128 if quick else 680] * CLIENTS)
+    ways: dict[str, Callable[[], float]] = {}
+    health: dict[str, Any] = {}
+    with ExitStack() as stack:
+        for name in METHODS:
+            method = _as_in_the_paper(name)
+            if method.rounds == 0:
+                continue
+            model = world.model()
+            engine = stack.enter_context(simulator(model, method, clients, cores()))
+            first = runner.federate(
+                _rounds(method, 1), engine, _begin(method, model), _nobody, _nobody, every=99
+            )
+            ways[name] = lambda m=method, e=engine, at=first: seconds(  # type: ignore[misc]
+                lambda: health.update(
+                    {
+                        m: runner.federate(_rounds(m, 2), e, at, _nobody, _nobody, every=99).facts[
+                            "health"
+                        ]
+                    }
+                )
+            )
+        found = interleaved(ways, repeats)
+    rows = [row(f"a round of {name}", found[name], "s") for name in found]
+    bound = _bound(world, health[_as_in_the_paper("fedwca")])
+    measured = ratio("FedWCA's round over FedAvg's", found["fedwca"], found["fedavg"], "×")
+    excess = measured._replace(
+        name="  over what its passes cost in arithmetic",
+        value=measured.value / bound,
+        low=measured.low / bound,
+        high=measured.high / bound,
+        bar="≤ 1.10",
+    )
+    arithmetic = row("  in arithmetic, with four clusters", [bound], "×")
+    return [*rows, measured, arithmetic, excess]
+
+
+def parts(folder: Path, repeats: int, quick: bool) -> list[Row]:
+    """What a round of FedWCA is made of, in one process: shares of all the time."""
+    world = World(folder)
+    clients = world.clients([128 if quick else 680] * CLIENTS, [212] * CLIENTS)
+    method = _rounds(_as_in_the_paper("fedwca"), 3)
+    model = world.model()
+    shares: dict[str, list[float]] = defaultdict(list)
+    for _ in range(repeats):
+        with tempfile.TemporaryDirectory() as place, _stopwatch() as spent:
+            run = RunFolder(Path(place))
+            engine = Simulator(model, method, clients, 0, Path(place) / "scratch", 1)
+            began = time.perf_counter()
+            runner.federate(method, engine, _begin(method, model), run.append, run.save_checkpoint)
+            total = time.perf_counter() - began
+            engine.close()
+        spent["everything else"] = total - sum(spent.values())
+        for name, took in spent.items():
+            shares[name].append(100 * took / total)
+    rows = [row(name, values, "%") for name, values in shares.items()]
+    server = [sum(values) for values in zip(*(shares[name] for name in SERVER), strict=True)]
+    return [*rows, row("the server's work (clustering, aggregation, blending)", server, "%", "< 3")]
+
+
+# What is timed: where it is called from, and the name of the part. A part inside another counts
+# for itself alone.
+PIECES: dict[tuple[Any, str], str] = {
+    (inference, "load"): "loading weights",
+    (fedwca, "load"): "loading weights",
+    (fedwca, "evaluate"): "passes for α, β and labels",
+    (blending, "alignment"): "α: alignment",
+    (fedwca, "soft_neighborhood_density"): "β: soft neighbourhood density",
+    (fedwca, "prototype_labels"): "labels: prototypes",
+    (fedwca, "reconcile"): "labels: two models",
+    (fedwca, "train"): "training",
+    (blending, "mix"): "blending at the client",
+    (FedWCA, "send"): "server: messages",
+    (FedWCA, "aggregate"): "server: clustering and aggregation",
+    (Site, "score"): "evaluation on test images",
+    (RunFolder, "save_checkpoint"): "checkpoint",
+}
+SERVER = ("server: messages", "server: clustering and aggregation")
+
+
+@contextmanager
+def _stopwatch() -> Iterator[dict[str, float]]:
+    """Seconds of each part, its inner parts taken off."""
+    spent: dict[str, float] = defaultdict(float)
+    inner = [0.0]
+
+    def timed(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            inner.append(0.0)
+            began = time.perf_counter()
+            try:
+                return work(*args, **kwargs)
+            finally:
+                took = time.perf_counter() - began
+                spent[name] += took - inner.pop()
+                inner[-1] += took
+
+        return call
+
+    with ExitStack() as stack:
+        for (where, what), name in PIECES.items():
+            stack.enter_context(patch.object(where, what, timed(name, getattr(where, what))))
+        yield spent
+
+
+def _bound(world: World, health: dict[str, dict[str, Any]]) -> float:
+    """FedWCA's arithmetic over FedAvg's: C + 3 passes to look instead of one, and mixed images."""
+    look, train = flops(world.model(), world.clients([16])[0].train)
+    clusters = len(next(iter(health.values()))["alpha"])  # type: ignore[arg-type]
+    mixed = sum(1 - float(h["matched"]) for h in health.values()) / len(health)
+    wca = (clusters + 3) * look + EPOCHS * (1 + mixed) * train
+    return wca / (look + EPOCHS * train)
+
+
+def _as_in_the_paper(name: str) -> Method:
+    fields = {"clustering": "domain"} if name.startswith(("fedwca", "ladd")) else {}
+    return METHODS[name](training=with_epochs(EPOCHS), **fields)  # type: ignore[arg-type]
+
+
+def _rounds(method: Method, count: int) -> Method:
+    return replace(method, training=replace(method.training, rounds=count))
+
+
+def _begin(method: Method, model: Any) -> Checkpoint:
+    return Checkpoint(0, method.init(clone(model.feature_state())), {}, {})
+
+
+def _nobody(_: object) -> None: ...
+
+
+def _command(*arguments: str) -> float:
+    code = f"import sys; sys.argv = {['fedwca', *arguments]!r}; from fedwca.cli import main; main()"
+    return _import(code)
+
+
+def _import(code: str) -> float:
+    import subprocess
+
+    command = [sys.executable, "-c", code]
+    return seconds(lambda: subprocess.run(command, capture_output=True))

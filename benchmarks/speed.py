@@ -1,0 +1,136 @@
+"""Local adaptation: how near to the machine's limit, and beside other ways of the same round."""
+
+import importlib.util
+import json
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import peers
+import torch
+from measure import Row, in_a_process, interleaved, matrix_limit, ratio, row, seconds
+from workload import DIGIT_FIVE, World, flops, one_round, simulator, with_epochs
+
+from fedwca.core.params import clone
+from fedwca.machine import cores
+from fedwca.methods.fedavg import FedAvg
+
+Ways = dict[str, Callable[[], float]]
+
+
+def adaptation(folder: Path, repeats: int, quick: bool) -> list[Row]:
+    """LeNet, 32 clients of Digit-Five's sizes, one epoch: a FedAvg round by all ways."""
+    world = World(folder)
+    sizes = [size // 8 if quick else size for size in DIGIT_FIVE[0]]
+    with ExitStack() as stack:
+        ways: Ways = {"limit": matrix_limit, **_ours(world, sizes, 1, stack)}
+        ways |= _peers(world, sizes, 1, folder)
+        found = interleaved(ways, repeats)
+    work = _work(world, sizes, 1)
+    ours = found["ours"]
+    achieved = [work / took for took in ours]
+    rows = [
+        row("machine's limit: matrix product, all cores", _giga(found["limit"]), "GFLOP/s"),
+        row("LeNet, 32 clients of Digit-Five's sizes", _giga(achieved), "GFLOP/s"),
+        ratio("  share of the limit", achieved, found["limit"], "", "≥ 0.60"),
+        ratio(f"  {cores()} workers against one", found["ours, one worker"], ours, "×", "≥ 1.8"),
+    ]
+    return rows + _against(found, ours, "  against", {"plain loop": "≥ 1.5", FLOWER: "≥ 1"})
+
+
+def small_clients(folder: Path, repeats: int, quick: bool) -> list[Row]:
+    """32 clients of 64 images, one epoch: what is left is the cost of having clients at all."""
+    world = World(folder)
+    sizes = [64] * 32
+    with ExitStack() as stack:
+        ways = {**_ours(world, sizes, 1, stack), **_peers(world, sizes, 1, folder)}
+        found = interleaved(ways, repeats)
+    rows = [row("32 clients of 64 images: a round", found["ours"], "s")]
+    return rows + _against(found, found["ours"], "  against", {FLOWER: "≥ 5"})
+
+
+def resnet(folder: Path, repeats: int, quick: bool) -> list[Row]:
+    """ResNet-18 at 64 pixels."""
+    world = World(folder, "resnet18", 64)
+    sizes = [64 if quick else 256] * 4
+    with ExitStack() as stack:
+        ours = _ours(world, sizes, 1, stack)
+        found = interleaved({"limit": matrix_limit, "ours": ours["ours"]}, repeats)
+    achieved = [_work(world, sizes, 1) / took for took in found["ours"]]
+    return [
+        row("ResNet-18 at 64 px, 4 clients of 256 images", _giga(achieved), "GFLOP/s"),
+        ratio("  share of the limit", achieved, found["limit"], "", "≥ 0.50"),
+    ]
+
+
+FLOWER = "Flower's simulation, one CPU a client"
+FLOWER_AS_IT_COMES = "Flower's simulation, as it comes"
+
+
+def _ours(world: World, sizes: list[int], epochs: int, stack: ExitStack) -> Ways:
+    """With all cores, and with one worker."""
+    method = FedAvg(with_epochs(epochs))
+    clients = world.clients(sizes)
+    ways: Ways = {}
+    for name, workers in (("ours", cores()), ("ours, one worker", 1)):
+        model = world.model()
+        state = method.init(clone(model.feature_state()))
+        engine = stack.enter_context(simulator(model, method, clients, workers))
+        ways[name] = lambda e=engine, s=state: _best(sizes, lambda: one_round(e, method, s, 0))  # type: ignore[misc]
+    return ways
+
+
+def _peers(world: World, sizes: list[int], epochs: int, folder: Path) -> Ways:
+    training = with_epochs(epochs)
+    clients = world.clients(sizes)
+    model = world.model().to(memory_format=torch.contiguous_format)
+    pfllib = peers.LikePFLlib(model, clients, folder)
+    ways: Ways = {
+        "plain loop": lambda: _best(sizes, lambda: peers.plain(model, clients, training)),
+        "like PFLlib": lambda: _best(sizes, lambda: pfllib.round(model, training)),
+        "like pfl-research": lambda: _best(
+            sizes, lambda: peers.like_pfl_research(model, clients, training)
+        ),
+    }
+    if importlib.util.find_spec("ray"):
+        ways[FLOWER] = lambda: _flower(folder, sizes, epochs, 1)
+        ways[FLOWER_AS_IT_COMES] = lambda: _flower(folder, sizes, epochs, 2)
+    return ways
+
+
+def _flower(folder: Path, sizes: list[int], epochs: int, cpus: int) -> float:
+    """A round on Flower, once all is up."""
+    script = Path(__file__).with_name("flower_simulation.py")
+    took: list[float] = in_a_process(
+        str(script),
+        *(folder, json.dumps(sizes), epochs, cpus, _times(sizes)),
+        environment={**os.environ, "PYTHONPATH": str(script.parent)},
+    )
+    return min(took)
+
+
+def _times(sizes: list[int]) -> int:
+    """Rounds that are short are done several times over, and the best one counts."""
+    return 6 if sum(sizes) < 10_000 else 1
+
+
+def _best(sizes: list[int], round_: Callable[[], object]) -> float:
+    return min(seconds(round_) for _ in range(_times(sizes)))
+
+
+def _against(
+    found: dict[str, list[float]], ours: list[float], start: str, bars: dict[str, str]
+) -> list[Row]:
+    others = [name for name in found if not name.startswith(("ours", "limit"))]
+    return [ratio(f"{start} {n}", found[n], ours, "×", bars.get(n, "")) for n in others]
+
+
+def _work(world: World, sizes: list[int], epochs: int) -> float:
+    """FLOP of a round: every image is looked at once for its label, then trained on."""
+    look, train = flops(world.model(), world.clients([16])[0].train)
+    return sum(sizes) * (look + epochs * train)
+
+
+def _giga(values: list[float]) -> list[float]:
+    return [value / 1e9 for value in values]

@@ -1,0 +1,132 @@
+"""What the benchmarks work on: digits of four domains, in any number, dealt out to any clients."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedwca.core.losses import information_maximization
+from fedwca.data.augment import DIGITS
+from fedwca.data.images import ClientData, LabeledImages, UnlabeledImages
+from fedwca.data.mini_digits import CLASSES, DOMAINS, make_mini_digits
+from fedwca.engines.base import Job
+from fedwca.engines.simulator import Simulator
+from fedwca.methods.base import Client, Method, Record
+from fedwca.methods.training import Training
+from fedwca.models import DomainModel, build_model
+
+SOURCE, *TARGETS = DOMAINS
+# Digit-Five from MNIST: eight clients of each domain, USPS being the small one.
+DIGIT_FIVE = ([2720] * 8 + [2720] * 8 + [2720] * 8 + [744] * 8, [850] * 24 + [232] * 8)
+TRAINING = Training(rounds=100, epochs=1)
+
+
+class World:
+    """Images in a folder, so that processes share them, and a network that has seen the source."""
+
+    def __init__(self, folder: Path, backbone: str = "lenet", side: int = 32) -> None:
+        self.folder, self.backbone, self.side = folder, backbone, side
+        self._pixels: dict[str, Any] = {}
+        self._labels: dict[str, Any] = {}
+        for domain, (pixels, labels) in make_mini_digits().items():
+            path = folder / f"{domain}-{side}.npy"
+            if not path.exists():
+                np.save(path, pixels.repeat(side // 32, axis=1).repeat(side // 32, axis=2))
+            self._pixels[domain] = np.load(path, mmap_mode="r")
+            self._labels[domain] = labels
+
+    def images(self, domain: str, count: int, seed: int) -> LabeledImages:
+        """So many images of a domain, drawn with replacement."""
+        rows = np.random.default_rng(seed).integers(0, len(self._labels[domain]), count)
+        return LabeledImages(
+            UnlabeledImages(self._pixels[domain], rows, DIGITS), self._labels[domain][rows]
+        )
+
+    def clients(
+        self, sizes: Sequence[int], tests: Sequence[int] | None = None, domains: int = 4
+    ) -> list[ClientData]:
+        """A client for each size; neighbours share a domain, of which there may be any number."""
+        clients = []
+        for number, size in enumerate(sizes):
+            domain = number * domains // len(sizes)
+            look = TARGETS[domain % len(TARGETS)]
+            test = self.images(look, tests[number] if tests else 16, 100_000 + number)
+            train = self.images(look, size, number).images
+            clients.append(ClientData(f"{domain}/{number}", str(domain), train, None, test))
+        return clients
+
+    def model(self) -> DomainModel:
+        """The source model: a few epochs, enough to tell digits apart."""
+        path = self.folder / f"{self.backbone}-{self.side}.pt"
+        torch.manual_seed(0)
+        model = build_model(self.backbone, len(CLASSES), image_size=self.side, bottleneck=256)
+        model = model.to(memory_format=torch.channels_last)
+        if path.exists():
+            model.load_state_dict(torch.load(path, weights_only=True))
+        else:
+            epochs = 6 if self.backbone == "lenet" else 1
+            train_on_labels(model, self.images(SOURCE, 600, 0), epochs)
+            torch.save(model.state_dict(), path)
+        model.freeze_classifier()
+        return model.eval()
+
+
+def train_on_labels(model: DomainModel, source: LabeledImages, epochs: int) -> None:
+    """Plain cross-entropy."""
+    labels = torch.from_numpy(source.labels)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True)
+    model.train()
+    for _ in range(epochs):
+        for rows in torch.randperm(len(source)).split(64):
+            loss = F.cross_entropy(model(source.images.batch(rows))[1], labels[rows])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+def flops(model: DomainModel, images: UnlabeledImages) -> tuple[float, float]:
+    """Of one image: to look at it, and to train on it (which needs no gradient of the pixels)."""
+    x = images.batch(torch.arange(16))
+    model.eval()
+    with FlopCounterMode(display=False) as look, torch.no_grad():
+        model(x)
+    model.train()
+    with FlopCounterMode(display=False) as train:
+        information_maximization(model(x)[1]).backward()
+    model.zero_grad()
+    model.eval()
+    return look.get_total_flops() / 16, train.get_total_flops() / 16
+
+
+@contextmanager
+def simulator(
+    model: DomainModel, method: Method, clients: list[ClientData], workers: int
+) -> Iterator[Simulator]:
+    """An engine whose workers are up."""
+    with tempfile.TemporaryDirectory() as scratch:
+        engine = Simulator(model, method, clients, 0, Path(scratch) / "scratch", workers)
+        try:
+            engine.exchange(0, {c: Job(None, None, Record()) for c in engine.clients()})
+            yield engine
+        finally:
+            engine.close()
+
+
+def one_round(engine: Simulator, method: Method, state: Record, number: int) -> Record:
+    """What a round is beside evaluation: messages, adaptation, aggregation."""
+    jobs = {c: Job(method.send(state, c), None, Record()) for c in engine.clients()}
+    answers = engine.exchange(number, jobs).answers
+    replies: dict[Client, Record] = {c: a.adapted.reply for c, a in answers.items() if a.adapted}
+    return method.aggregate(state, replies)
+
+
+def with_epochs(epochs: int, **settings: Any) -> Training:
+    """Digit-Five's settings."""
+    return replace(TRAINING, epochs=epochs, **settings)
