@@ -49,7 +49,7 @@ def start(folder: Path, repeats: int, quick: bool) -> list[Row]:
 
     ways: dict[str, Callable[[], float]] = {
         "fedwca --help": lambda: _command("--help"),
-        "import fedwca, with PyTorch": lambda: _import("import fedwca; fedwca.run"),
+        "import of what a worker needs": lambda: _import("import fedwca.engines.simulator"),
         "import torch alone": lambda: _import("import torch"),
         "workers up": workers,
         "source training, LeNet, an epoch of 2,000 images": lambda: seconds(

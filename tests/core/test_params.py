@@ -214,7 +214,8 @@ def test_distance_of_states_without_numbers_is_zero() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_one_number_that_is_none_makes_a_state_not_finite(bad: float) -> None:
-    assert is_finite(state(1.0)) and is_finite({"large": torch.full((10,), 3e38)})
+    assert is_finite(state(1.0))
+    assert is_finite({"large": torch.full((10,), 3e38)})
     spoilt = state(1.0)
     spoilt["w"][0] = bad
     assert not is_finite(spoilt)

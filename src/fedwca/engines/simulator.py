@@ -11,6 +11,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
 from multiprocessing.connection import wait
+from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -218,6 +219,7 @@ class _Pool:
         # Of the user's script workers need only a method or a network that is written there.
         self._alone = nullcontext if b"__main__" in self._blob else without_script
         self._executor: ProcessPoolExecutor | None = None
+        self._sites: Queue[bytes] | None = None
 
     def exchange(
         self, round: int, jobs: Mapping[Client, Job], order: list[Client]
@@ -263,12 +265,18 @@ class _Pool:
 
     def _ready(self) -> ProcessPoolExecutor:
         if self._executor is None:
+            # A forked child would inherit torch's thread pools in an unknown state.
+            context = multiprocessing.get_context("spawn")
+            # An argument as large as a site would keep each worker's start waiting for the last
+            # one's imports.
+            self._sites = context.Queue()
+            for _ in range(self._workers):
+                self._sites.put(self._blob)
             self._executor = ProcessPoolExecutor(
                 self._workers,
-                # A forked child would inherit torch's thread pools in an unknown state.
-                mp_context=multiprocessing.get_context("spawn"),
+                mp_context=context,
                 initializer=_start_worker,
-                initargs=(self._blob, self._mailbox.folder),
+                initargs=(self._sites, self._mailbox.folder),
             )
         return self._executor
 
@@ -282,7 +290,10 @@ class _Pool:
             process.terminate()
         for process in processes:
             process.join(timeout=5)
-        self._executor = None
+        if self._sites is not None:
+            self._sites.cancel_join_thread()  # nobody reads what is left
+            self._sites.close()
+        self._executor = self._sites = None
 
 
 # --- in a worker process ----------------------------------------------------------------------
@@ -291,13 +302,13 @@ _site: Site
 _mailbox: _Mailbox
 
 
-def _start_worker(blob: bytes, folder: Path) -> None:
+def _start_worker(sites: "Queue[bytes]", folder: Path) -> None:
     global _site, _mailbox
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, on any system
     threading.Thread(target=_die_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     keep_freed_memory()
-    _site = pickle.loads(blob)  # our own bytes, from the parent's memory
+    _site = pickle.loads(sites.get())  # our own bytes, from the parent's memory
     _mailbox = _Mailbox(folder, f"worker-{os.getpid()}")
 
 
