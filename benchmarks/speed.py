@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import peers
 import torch
@@ -47,7 +48,20 @@ def small_clients(folder: Path, repeats: int, quick: bool) -> list[Row]:
         ways = {**_ours(world, sizes, 1, stack), **_peers(world, sizes, 1, folder)}
         found = interleaved(ways, repeats)
     rows = [row("32 clients of 64 images: a round", found["ours"], "s")]
-    return rows + _against(found, found["ours"], "  against", {FLOWER: "≥ 5"})
+    rows += _against(found, found["ours"], "  against", {FLOWER: "≥ 5"})
+    return rows + _first_rounds(folder, sizes, repeats)
+
+
+def _first_rounds(folder: Path, sizes: list[int], repeats: int) -> list[Row]:
+    """The same from the start of the program to the end of its first round."""
+    ways: Ways = {"ours": lambda: seconds(lambda: _script("first_round.py", folder, sizes, 1))}
+    if importlib.util.find_spec("ray"):
+        ways[FLOWER] = lambda: seconds(
+            lambda: _script("flower_simulation.py", folder, sizes, 1, 1, 1)
+        )
+    found = interleaved(ways, repeats)
+    rows = [row("  from nothing to the end of the first round", found["ours"], "s")]
+    return rows + _against(found, found["ours"], "  against", {})
 
 
 def resnet(folder: Path, repeats: int, quick: bool) -> list[Row]:
@@ -101,13 +115,17 @@ def _peers(world: World, sizes: list[int], epochs: int, folder: Path) -> Ways:
 
 def _flower(folder: Path, sizes: list[int], epochs: int, cpus: int) -> float:
     """A round on Flower, once all is up."""
-    script = Path(__file__).with_name("flower_simulation.py")
-    took: list[float] = in_a_process(
+    took: list[float] = _script("flower_simulation.py", folder, sizes, epochs, cpus, _times(sizes))
+    return min(took)
+
+
+def _script(name: str, folder: Path, sizes: list[int], *numbers: int) -> Any:
+    script = Path(__file__).with_name(name)
+    return in_a_process(
         str(script),
-        *(folder, json.dumps(sizes), epochs, cpus, _times(sizes)),
+        *(folder, json.dumps(sizes), *numbers),
         environment={**os.environ, "PYTHONPATH": str(script.parent)},
     )
-    return min(took)
 
 
 def _times(sizes: list[int]) -> int:

@@ -33,14 +33,13 @@ class World:
 
     def __init__(self, folder: Path, backbone: str = "lenet", side: int = 32) -> None:
         self.folder, self.backbone, self.side = folder, backbone, side
-        self._pixels: dict[str, Any] = {}
-        self._labels: dict[str, Any] = {}
-        for domain, (pixels, labels) in make_mini_digits().items():
-            path = folder / f"{domain}-{side}.npy"
-            if not path.exists():
-                np.save(path, pixels.repeat(side // 32, axis=1).repeat(side // 32, axis=2))
-            self._pixels[domain] = np.load(path, mmap_mode="r")
-            self._labels[domain] = labels
+        if not (folder / f"{DOMAINS[-1]}-{side}.npy").exists():
+            for domain, (pixels, labels) in make_mini_digits().items():
+                np.save(folder / f"{domain}-labels.npy", labels)
+                larger = pixels.repeat(side // 32, axis=1).repeat(side // 32, axis=2)
+                np.save(folder / f"{domain}-{side}.npy", larger)
+        self._pixels = {d: np.load(folder / f"{d}-{side}.npy", mmap_mode="r") for d in DOMAINS}
+        self._labels = {d: np.load(folder / f"{d}-labels.npy") for d in DOMAINS}
 
     def images(self, domain: str, count: int, seed: int) -> LabeledImages:
         """So many images of a domain, drawn with replacement."""
