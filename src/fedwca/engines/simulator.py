@@ -170,7 +170,7 @@ class _Mailbox:
     def empty(self) -> None:
         """An empty folder, for a new exchange."""
         self.remove()
-        self.folder.mkdir(parents=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
 
     def remove(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -160,7 +160,11 @@ class Method(ABC):
 
     @abstractmethod
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
-        """Server: the next state, from whichever replies came."""
+        """Server: the next state, from whichever replies came.
+
+        A reply's models may lie in files that are gone after this round: each is read when it is
+        asked for, so ask for it once, and keep what was read, not the reply.
+        """
 
     @abstractmethod
     def offered(self, state: Record, client: Client) -> State:
