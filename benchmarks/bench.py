@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import platform
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -47,6 +46,12 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := [part for part in options.part if part not in PARTS]:
         parser.error(f"there is no part {unknown[0]!r}: choose from {', '.join(PARTS)}")
+    if options.repeats < 1:
+        parser.error("--repeats must be at least 1")
+    if not options.json.parent.is_dir():
+        parser.error(f"there is no folder {options.json.parent} for --json: make it first")
+    if (load := os.getloadavg()[0]) > 0.3:
+        print(f"warning: the machine is busy (load {load:.1f}); wait until nothing else runs")
     keep_freed_memory()
     facts = machine()
     print(", ".join(f"{name} {value}" for name, value in facts.items()))
@@ -77,5 +82,4 @@ def machine() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent))
     main()

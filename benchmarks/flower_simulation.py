@@ -32,6 +32,7 @@ from workload import World, with_epochs
 
 from fedwca.core.params import State
 from fedwca.engines.site import Site
+from fedwca.machine import keep_freed_memory
 from fedwca.methods.base import Client, Record
 from fedwca.methods.fedavg import FedAvg
 
@@ -40,6 +41,7 @@ from fedwca.methods.fedavg import FedAvg
 def site_of(folder: str, sizes: str, epochs: int, cpus: int) -> Site:
     """In a client's process: built once, kept for all messages."""
     torch.set_num_threads(cpus)
+    keep_freed_memory()  # as our workers do
     world = World(Path(folder))
     clients = {c.name: c for c in world.clients(json.loads(sizes))}
     return Site(world.model(), FedAvg(with_epochs(epochs)), clients, 0)

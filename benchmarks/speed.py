@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -91,6 +92,7 @@ def _ours(world: World, sizes: list[int], epochs: int, stack: ExitStack) -> Ways
         model = world.model()
         state = method.init(clone(model.feature_state()))
         engine = stack.enter_context(simulator(model, method, clients, workers))
+        one_round(engine, method, state, 0)  # what is done for the first time takes longer
         ways[name] = lambda e=engine, s=state: _best(sizes, lambda: one_round(e, method, s, 0))  # type: ignore[misc]
     return ways
 
@@ -115,8 +117,10 @@ def _peers(world: World, sizes: list[int], epochs: int, folder: Path) -> Ways:
 
 def _flower(folder: Path, sizes: list[int], epochs: int, cpus: int) -> float:
     """A round on Flower, once all is up."""
-    took: list[float] = _script("flower_simulation.py", folder, sizes, epochs, cpus, _times(sizes))
-    return min(took)
+    took: list[float] = _script(
+        "flower_simulation.py", folder, sizes, epochs, cpus, _times(sizes) + 1
+    )
+    return min(took[1:])  # what is done for the first time takes longer
 
 
 def _script(name: str, folder: Path, sizes: list[int], *numbers: int) -> Any:
@@ -124,7 +128,7 @@ def _script(name: str, folder: Path, sizes: list[int], *numbers: int) -> Any:
     return in_a_process(
         str(script),
         *(folder, json.dumps(sizes), *numbers),
-        environment={**os.environ, "PYTHONPATH": str(script.parent)},
+        environment={**os.environ, "PYTHONPATH": os.pathsep.join([str(script.parent), *sys.path])},
     )
 
 

@@ -73,22 +73,25 @@ def run(
 ) -> Log:
     """All rounds of a method."""
     log = Log()
+    source = clone(model.feature_state())
+    with tempfile.TemporaryDirectory() as folder:
+        between = scratch or Path(folder) / "scratch"
+        engine = Watched(Simulator(model, method, clients, seed, between, workers), log, lost)
+        _all_rounds(method, engine, Checkpoint(*(start or (0, method.init(source), {})), {}), log)
+    return log
 
+
+def _all_rounds(method: Method, engine: Watched, at: Checkpoint, log: Log) -> None:
     def keep(at: Checkpoint) -> None:
         log.states.append(at.state)
         log.memories.append(at.memories)
 
-    source = clone(model.feature_state())
-    between = scratch or Path(tempfile.mkdtemp()) / "scratch"
-    engine = Watched(Simulator(model, method, clients, seed, between, workers), log, lost)
-    at = Checkpoint(*(start or (0, method.init(source), {})), {})
     if at.rounds == 0:
         keep(at)
     try:
         federate(method, engine, at, log.lines.append, keep)
     finally:
         engine.close()
-    return log
 
 
 def _kept(record: Record) -> Record:

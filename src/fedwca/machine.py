@@ -7,6 +7,7 @@ import sys
 __all__ = ["cores", "keep_freed_memory"]
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's numbers for mallopt
+_LARGEST = 32 << 20  # what every glibc admits
 _KEPT = 1 << 30
 
 
@@ -24,6 +25,6 @@ def keep_freed_memory() -> None:
     if sys.platform != "linux":
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
-    if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, _KEPT)
+    # The second alone would do harm: blocks of any size would be mapped anew each time.
+    if mallopt is not None and mallopt(_MMAP_THRESHOLD, _LARGEST):
         mallopt(_TRIM_THRESHOLD, _KEPT)

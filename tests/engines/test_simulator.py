@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -164,3 +166,31 @@ def test_what_a_client_remembers_outlives_the_files(
     before = [clone(memory.models["own"]) for memory in memories]
     engine.close()
     assert all(same(m.models["own"], b) for m, b in zip(memories, before, strict=True))
+
+
+def test_a_process_ends_though_nobody_closed_the_engine(tmp_path: Path) -> None:
+    """One client needs one worker: the site meant for the second is never read."""
+    script = tmp_path / "forgetful.py"
+    script.write_text(
+        """
+import sys
+from pathlib import Path
+import numpy as np
+from fedwca.data.augment import DIGITS
+from fedwca.data.images import ClientData, UnlabeledImages
+from fedwca.engines.base import Job
+from fedwca.engines.simulator import Simulator
+from fedwca.methods import Record
+from fedwca.methods.fedavg import FedAvg
+from fedwca.models import build_model
+
+if __name__ == "__main__":
+    images = UnlabeledImages(np.zeros((4, 32, 32, 3), np.uint8), np.arange(4), DIGITS)
+    clients = [ClientData(name, "", images, None, None) for name in "ab"]
+    model = build_model("lenet", 3, image_size=32, bottleneck=256)
+    engine = Simulator(model, FedAvg(), clients, 0, Path(sys.argv[1]), 2)
+    engine.exchange(0, {engine.clients()[0]: Job(None, None, Record())})
+"""
+    )
+    command = [sys.executable, str(script), str(tmp_path / "scratch")]
+    subprocess.run(command, check=True, timeout=90, capture_output=True)

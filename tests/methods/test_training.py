@@ -262,7 +262,9 @@ def test_the_fused_step_is_sgd_s(momentum: float) -> None:
 
     def trained(fused: bool) -> torch.Tensor:
         torch.manual_seed(0)
-        backbone, rest = nn.Linear(30, 20), nn.Linear(20, 4)
+        backbone = nn.Sequential(nn.Conv2d(3, 5, 3), nn.Flatten())
+        backbone = backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        rest = nn.Linear(80, 4)
         optimizer = make_sgd(backbone.parameters(), rest.parameters(), rates)
         for group in optimizer.param_groups:
             assert group["fused"]
@@ -270,8 +272,9 @@ def test_the_fused_step_is_sgd_s(momentum: float) -> None:
         set_rate(optimizer, rates, 0.0)
         for _ in range(5):
             optimizer.zero_grad()
-            rest(backbone(torch.ones(8, 30))).square().sum().backward()
+            rest(backbone(torch.ones(8, 3, 6, 6))).square().sum().backward()
             optimizer.step()
-        return nn.utils.parameters_to_vector([*backbone.parameters(), *rest.parameters()]).detach()
+        parameters = [*backbone.parameters(), *rest.parameters()]
+        return torch.cat([p.detach().flatten() for p in parameters])
 
     torch.testing.assert_close(trained(True), trained(False), rtol=1e-6, atol=1e-7)

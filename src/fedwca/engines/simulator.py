@@ -182,7 +182,8 @@ class _Mailbox:
             if id(state) not in written:
                 written[id(state)] = (state, self._write(state))
             _, models[name] = written[id(state)]
-        return _Parcel(models, {name: value.numpy() for name, value in record.values.items()})
+        values = {name: value.detach().cpu().numpy() for name, value in record.values.items()}
+        return _Parcel(models, values)
 
     def _write(self, state: State) -> Path:
         self._letters += 1
@@ -195,7 +196,8 @@ def _work(site: Site, mailbox: _Mailbox, client: Client, round: int, job: Job) -
     adapted, evaluation = site.work(client.name, round, job)
     if adapted is None:
         return _Done(None, evaluation)
-    reply, memory = (mailbox.post(record, {}) for record in (adapted.reply, adapted.memory))
+    written = _Written()
+    reply, memory = (mailbox.post(record, written) for record in (adapted.reply, adapted.memory))
     return _Done(_Adapted(reply, memory, adapted.health, adapted.reply.nbytes()), evaluation)
 
 
@@ -270,6 +272,7 @@ class _Pool:
             # An argument as large as a site would keep each worker's start waiting for the last
             # one's imports.
             self._sites = context.Queue()
+            self._sites.cancel_join_thread()  # what nobody reads must not keep us from ending
             for _ in range(self._workers):
                 self._sites.put(self._blob)
             self._executor = ProcessPoolExecutor(
@@ -282,6 +285,9 @@ class _Pool:
 
     def stop(self) -> None:
         """End the workers now; nobody waits for what they were doing."""
+        if self._sites is not None:
+            self._sites.close()
+            self._sites = None
         if self._executor is None:
             return
         processes = list((self._executor._processes or {}).values())
@@ -290,10 +296,7 @@ class _Pool:
             process.terminate()
         for process in processes:
             process.join(timeout=5)
-        if self._sites is not None:
-            self._sites.cancel_join_thread()  # nobody reads what is left
-            self._sites.close()
-        self._executor = self._sites = None
+        self._executor = None
 
 
 # --- in a worker process ----------------------------------------------------------------------

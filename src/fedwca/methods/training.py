@@ -259,13 +259,17 @@ def _batch(
     mixed = used & (partner >= 0)
     plain = torch.nonzero(used & ~mixed).squeeze(1)
     if not mixed.any():
-        return x, plain.to(device), labels[plain].to(device)
+        return x, *_moved(device, plain, labels[plain])
     first = images.batch(rows[mixed], rng, device)
     second = images.batch(partner[mixed], rng, device)
     blend = (1 - targets.share) * first + targets.share * second
     wanted = torch.cat([plain, torch.arange(len(rows), len(rows) + len(blend))])
     target = torch.cat([labels[plain], labels[mixed]])
-    return torch.cat([x, blend]), wanted.to(device), target.to(device)
+    return torch.cat([x, blend]), *_moved(device, wanted, target)
+
+
+def _moved(device: torch.device, wanted: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    return wanted.to(device, non_blocking=True), target.to(device, non_blocking=True)
 
 
 @contextmanager
