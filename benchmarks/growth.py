@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measure import Row, forget_peak, in_a_process, peak_memory, row, seconds
+from measure import Row, in_a_process, memory_now, peak_memory, row, seconds
 from workload import World, simulator, with_epochs
 
 from fedwca.core.finch import first_neighbor_clusters
@@ -131,7 +131,7 @@ def _images(size: int, folder: Path) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as scratch:
         people = world.clients([size, 16], domains=2)
         engine = Simulator(model, method, people, 0, Path(scratch) / "scratch", 1)
-        before = _resident()
+        before = memory_now()
         federate(
             method, engine, start, lambda line: None, lambda at: took.append(at.facts["seconds"])
         )
@@ -140,7 +140,7 @@ def _images(size: int, folder: Path) -> dict[str, float]:
 
 
 def _finch(size: int, folder: Path) -> dict[str, float]:
-    before = _resident()
+    before = memory_now()
     state = torch.randn(20 * 3 * 25 + 20, dtype=torch.float64)
     drawn = torch.randn(size, len(state), dtype=torch.float64)
     vectors = drawn.mul_(1e-3).add_(state)
@@ -151,16 +151,9 @@ def _finch(size: int, folder: Path) -> dict[str, float]:
 def _density(size: int, folder: Path) -> dict[str, float]:
     probabilities = (torch.randn(size, 65) * 3).softmax(dim=1)
     torch.set_num_threads(1)  # as at a client
-    before = _resident()
+    before = memory_now()
     took = seconds(lambda: soft_neighborhood_density(probabilities))
     return {"seconds": took, "more": peak_memory() - before}
-
-
-def _resident() -> float:
-    """MiB now; the peak is measured from here on."""
-    forget_peak()
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
 
 WHAT: dict[str, Any] = {

@@ -67,13 +67,18 @@ def matrix_limit(size: int = 4096, times: int = 6) -> float:
 
 def peak_memory() -> float:
     """MiB of this process at its peak. What `getrusage` says would include its parent's."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+    return _status("VmHWM")
 
 
-def forget_peak() -> None:
-    """Begin to measure the peak anew."""
+def memory_now() -> float:
+    """MiB of this process; the peak is measured anew from here on."""
     Path("/proc/self/clear_refs").write_text("5")
+    return _status("VmRSS")
+
+
+def _status(field: str) -> float:
+    text = Path("/proc/self/status").read_text()
+    return int(text.split(f"{field}:")[1].split()[0]) / 1024
 
 
 def in_a_process(script: str, *arguments: object, environment: Mapping[str, str]) -> Any:

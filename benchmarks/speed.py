@@ -24,7 +24,7 @@ Ways = dict[str, Callable[[], float]]
 def adaptation(folder: Path, repeats: int, quick: bool) -> list[Row]:
     """LeNet, 32 clients of Digit-Five's sizes, one epoch: a FedAvg round by all ways."""
     world = World(folder)
-    sizes = [size // 8 if quick else size for size in DIGIT_FIVE[0]]
+    sizes = [size // 8 if quick else size for size in DIGIT_FIVE]
     with ExitStack() as stack:
         ways: Ways = {"limit": matrix_limit, **_ours(world, sizes, 1, stack)}
         ways |= _peers(world, sizes, 1, folder)
@@ -38,7 +38,7 @@ def adaptation(folder: Path, repeats: int, quick: bool) -> list[Row]:
         ratio("  share of the limit", achieved, found["limit"], "", "≥ 0.60"),
         ratio(f"  {cores()} workers against one", found["ours, one worker"], ours, "×", "≥ 1.8"),
     ]
-    return rows + _against(found, ours, "  against", {"plain loop": "≥ 1.5", FLOWER: "≥ 1"})
+    return rows + _against(found, ours, {"plain loop": "≥ 1.5", FLOWER: "≥ 1"})
 
 
 def small_clients(folder: Path, repeats: int, quick: bool) -> list[Row]:
@@ -49,7 +49,7 @@ def small_clients(folder: Path, repeats: int, quick: bool) -> list[Row]:
         ways = {**_ours(world, sizes, 1, stack), **_peers(world, sizes, 1, folder)}
         found = interleaved(ways, repeats)
     rows = [row("32 clients of 64 images: a round", found["ours"], "s")]
-    rows += _against(found, found["ours"], "  against", {FLOWER: "≥ 5"})
+    rows += _against(found, found["ours"], {FLOWER: "≥ 5"})
     return rows + _first_rounds(folder, sizes, repeats)
 
 
@@ -62,7 +62,7 @@ def _first_rounds(folder: Path, sizes: list[int], repeats: int) -> list[Row]:
         )
     found = interleaved(ways, repeats)
     rows = [row("  from nothing to the end of the first round", found["ours"], "s")]
-    return rows + _against(found, found["ours"], "  against", {})
+    return rows + _against(found, found["ours"], {})
 
 
 def resnet(folder: Path, repeats: int, quick: bool) -> list[Row]:
@@ -141,11 +141,9 @@ def _best(sizes: list[int], round_: Callable[[], object]) -> float:
     return min(seconds(round_) for _ in range(_times(sizes)))
 
 
-def _against(
-    found: dict[str, list[float]], ours: list[float], start: str, bars: dict[str, str]
-) -> list[Row]:
+def _against(found: dict[str, list[float]], ours: list[float], bars: dict[str, str]) -> list[Row]:
     others = [name for name in found if not name.startswith(("ours", "limit"))]
-    return [ratio(f"{start} {n}", found[n], ours, "×", bars.get(n, "")) for n in others]
+    return [ratio(f"  against {n}", found[n], ours, "×", bars.get(n, "")) for n in others]
 
 
 def _work(world: World, sizes: list[int], epochs: int) -> float:

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from measure import peak_memory
 
 SETTINGS = {
     "digit-five": ("mnist", 32),
@@ -36,12 +37,6 @@ def start(benchmark: str, path: str, cache: str) -> None:
     blank_model(experiment, loaded)
     images = sum(len(domain) for domain in loaded.domains.values())
     print(f"{images:,} images, {len(clients)} clients, peak memory {peak_memory():,.0f} MiB")
-
-
-def peak_memory() -> float:
-    """In MiB. What `getrusage` says would include the process that started this one."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
 def measure(benchmark: str, path: Path) -> None:

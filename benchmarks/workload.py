@@ -24,7 +24,7 @@ from fedwca.models import DomainModel, build_model
 
 SOURCE, *TARGETS = DOMAINS
 # Digit-Five from MNIST: eight clients of each domain, USPS being the small one.
-DIGIT_FIVE = ([2720] * 8 + [2720] * 8 + [2720] * 8 + [744] * 8, [850] * 24 + [232] * 8)
+DIGIT_FIVE = [2720] * 24 + [744] * 8
 TRAINING = Training(rounds=100, epochs=1)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
+from fedwca.core.params import is_finite
 from fedwca.data.augment import Transform
 from fedwca.data.domains import Benchmark
 from fedwca.data.images import LabeledImages, UnlabeledImages
@@ -183,7 +184,7 @@ def _keep_for_others(model: DomainModel, path: Path, classes: tuple[str, ...], n
 
 
 def _is_finite(model: DomainModel) -> bool:
-    return all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values())
+    return is_finite(model.state_dict())
 
 
 def cached_source(experiment: Experiment, benchmark: Benchmark, cache: Path) -> Path:
