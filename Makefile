@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow bench format clean
+.PHONY: help install demo test test-slow bench torture format clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ test-slow: $(STAMP) ## run the minutes-long tests, on real data where FEDWCA_TES
 bench: $(STAMP) ## measure speed and scale on a quiet machine (an hour; numbers also in bench.json)
 	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt -e '.[bench]'
 	$(BIN)/python benchmarks/bench.py
+
+torture: $(STAMP) ## kill, starve, poison and fuzz our own software; a table of what held (half an hour)
+	$(BIN)/python torture/torture.py
 
 format: $(STAMP) ## put the code into the one style
 	$(BIN)/ruff check --fix .

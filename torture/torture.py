@@ -1,0 +1,120 @@
+"""Attacks on our own software: a table of what was tried, what held and what was lost.
+
+    python torture/torture.py [ATTACK…] [--short] [--seed 0] [--jobs 2] [--json FILE]
+
+An attack is named by a part of its name; with none, all are made. Ends with 1 if anything was lost,
+whose folder then stays for a look.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.append(str(Path(__file__).parent.parent / "tests"))  # deployments, sites, mischief
+
+from attack import Attack
+
+ATTACKS: list[Attack] = []
+
+
+class Tally(NamedTuple):
+    """What came of an attack."""
+
+    name: str
+    tried: int
+    held: int
+    lost: int
+    seconds: float
+    reasons: list[str]
+
+
+def make(attack: Attack, folder: Path, numbers: range) -> Tally:
+    """All attempts of an attack; a folder in which something was lost is left as it is."""
+    folder.mkdir(parents=True)
+    began, tried, reasons = time.perf_counter(), 0, []
+    for number in numbers:
+        place = folder / str(number)
+        place.mkdir()
+        try:
+            tried += attack.attempt(place, number) or 1
+            shutil.rmtree(place, ignore_errors=True)
+        except Exception as error:
+            tried += 1
+            (folder / f"{number}.txt").write_text(traceback.format_exc())
+            reasons.append(f"{place}: {type(error).__name__}: {error}")
+    lost = len(reasons)
+    return Tally(
+        attack.name, tried, tried - lost, lost, round(time.perf_counter() - began, 1), reasons
+    )
+
+
+def make_all(
+    attacks: list[Attack], folder: Path, short: bool, seed: int, jobs: int
+) -> Iterator[Tally]:
+    """First those that may run side by side, then those that must be alone."""
+
+    def one(attack: Attack) -> Tally:
+        times = attack.short if short else attack.times
+        return make(attack, folder / _word(attack.name), range(seed, seed + times))
+
+    beside = [a for a in attacks if not a.alone]
+    with ThreadPoolExecutor(jobs) as pool:
+        yield from pool.map(one, beside)
+    for attack in attacks:
+        if attack.alone:
+            yield one(attack)
+
+
+def _word(name: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in name)
+
+
+def row(*cells: object) -> str:
+    name, *numbers = (str(cell) for cell in cells)
+    return f"{name:64}" + "".join(f"{number:>8}" for number in numbers)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("attack", nargs="*", help="a part of an attack's name")
+    parser.add_argument("--short", action="store_true", help="few attempts, as the tests make them")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--json", type=Path, default=Path("torture.json"))
+    options = parser.parse_args()
+    chosen = [a for a in ATTACKS if all(w.lower() in a.name.lower() for w in options.attack)]
+    chosen = [a for a in chosen if a.short or not options.short]
+    if not chosen:
+        parser.error(f"no attack has {' '.join(options.attack)!r} in its name")
+    folder = Path(tempfile.mkdtemp(prefix="torture-"))
+    began, tallies = time.perf_counter(), []
+    print(row("attack", "tried", "held", "lost", "s"))
+    for tally in make_all(chosen, folder, options.short, options.seed, options.jobs):
+        tallies.append(tally)
+        print(row(tally.name, tally.tried, tally.held, tally.lost, f"{tally.seconds:.0f}"))
+        for reason in tally.reasons:
+            print(f"    {reason}")
+        sys.stdout.flush()
+    total = [sum(numbers) for numbers in zip(*(t[1:4] for t in tallies), strict=True)]
+    print(row("together", *total, f"{time.perf_counter() - began:.0f}"))
+    facts = {
+        "seed": options.seed,
+        "short": options.short,
+        "attacks": [t._asdict() for t in tallies],
+    }
+    options.json.write_text(json.dumps(facts, indent=1))
+    if not total[2]:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 1 if total[2] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
