@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedwca.core.params import State
@@ -125,12 +126,18 @@ class _Value(NamedTuple):
 
     @classmethod
     def of(cls, value: Tensor) -> "_Value":
-        flat = value.detach().cpu().contiguous().reshape(-1)
-        return cls(value.dtype, tuple(value.shape), flat.view(torch.uint8).numpy().tobytes())
+        own = value.detach().cpu().contiguous()
+        return cls(value.dtype, tuple(value.shape), _bytes_of(own).tobytes())
 
     def tensor(self) -> Tensor:
-        content = torch.from_numpy(np.frombuffer(self.content, np.uint8).copy())
-        return content.view(self.dtype).reshape(self.shape)
+        value = torch.empty(self.shape, dtype=self.dtype)
+        _bytes_of(value)[:] = np.frombuffer(self.content, np.uint8)
+        return value
+
+
+def _bytes_of(value: Tensor) -> NDArray[np.uint8]:
+    """The memory of a contiguous tensor; NumPy does not know all of torch's types."""
+    return value.reshape(-1).view(torch.uint8).numpy()
 
 
 class _Parcel(NamedTuple):
