@@ -55,8 +55,8 @@ def test_every_kind_of_loss_costs_one_attempt_of_one_job(two: Told, tmp_path: Pa
     assert len(pids) == 2
 
     os.kill(pids[0], signal.SIGKILL)  # one that has nothing to do
+    two.workers._workers[0].process.join()
     two.clear()
-    time.sleep(0.1)
     assert two.workers.map({"0": honest["0"], "1": honest["1"]}).keys() == {"0", "1"}
     assert two == [f"a worker process {TOLD['kill']}: another takes its place"]
     two.workers.stop()
