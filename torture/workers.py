@@ -3,7 +3,6 @@
 A run that was disturbed must end in the same results and the same bits as one that was not.
 """
 
-import json
 import os
 import random
 import re
@@ -20,6 +19,7 @@ from typing import Any
 from attack import Attack, held
 from federation import same
 from fedwca.engines.records import load_records
+from fedwca.files import read_lines
 from fedwca.methods import Record
 
 __all__ = ["ATTACKS"]
@@ -51,13 +51,15 @@ Wound = Callable[[int, random.Random], None]
 
 
 def _disturbed(wound: Wound, folder: Path, number: int) -> int:
-    """Three wounds to workers of one run, wherever they are in their work."""
+    """Three wounds to workers of one run, from their start on or in the middle of the rounds."""
     moments = random.Random(number)
     process = _started(folder, IMPATIENT, folder.parent / "cache")
     wounds = 0
+    while number % 2 == 0 and process.poll() is None and not _lines(folder):
+        time.sleep(0.01)
     while wounds < 3 and process.poll() is None:
         workers = _workers(process.pid)
-        time.sleep(moments.uniform(0, 1.5) if workers else 0.05)
+        time.sleep(moments.uniform(0, 1) if workers else 0.05)
         if workers and process.poll() is None:
             try:
                 wound(moments.choice(workers), moments)
@@ -220,14 +222,17 @@ def _compare(folder: Path) -> None:
         held(all(same(mine.models[m], record.models[m]) for m in record.models), f"{name}: bits")
 
 
+def _lines(folder: Path) -> list[dict[str, Any]]:
+    """Results but for the clock."""
+    lines = [line for path in folder.glob("runs/*/results.jsonl") for line in read_lines(path)]
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+
+
 def _results(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Record]]:
     (run,) = (folder / "runs").iterdir()
     left = [p.name for p in run.iterdir() if p.suffix == ".tmp" or p.name == "scratch"]
     held(not left, f"the run left {left}")
-    lines = [json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
-    for line in lines:
-        line.pop("seconds", None)
-    return lines, load_records(max(run.glob("checkpoint-*.safetensors")))
+    return _lines(folder), load_records(max(run.glob("checkpoint-*.safetensors")))
 
 
 ATTACKS = [
