@@ -6,14 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
-
 from fedwca.core.params import State
 from fedwca.data.images import ClientData
 from fedwca.engines.base import Answer, Evaluation, Exchanged, Job
+from fedwca.engines.raw_tensor import RawTensor
 from fedwca.engines.records import load_records, save_records
 from fedwca.engines.site import Site, threads
 from fedwca.engines.workers import Workers
@@ -117,34 +113,11 @@ class _Filed(Mapping[str, State]):
         return len(self._files)
 
 
-class _Value(NamedTuple):
-    """A tensor of any type on its way: torch would send it by a file descriptor of its own."""
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    content: bytes
-
-    @classmethod
-    def of(cls, value: Tensor) -> "_Value":
-        own = value.detach().cpu().contiguous()
-        return cls(value.dtype, tuple(value.shape), _bytes_of(own).tobytes())
-
-    def tensor(self) -> Tensor:
-        value = torch.empty(self.shape, dtype=self.dtype)
-        _bytes_of(value)[:] = np.frombuffer(self.content, np.uint8)
-        return value
-
-
-def _bytes_of(value: Tensor) -> NDArray[np.uint8]:
-    """The memory of a contiguous tensor; NumPy does not know all of torch's types."""
-    return value.reshape(-1).view(torch.uint8).numpy()
-
-
 class _Parcel(NamedTuple):
     """A record on its way: the files of its models, and its values."""
 
     models: dict[str, Path]
-    values: dict[str, _Value]
+    values: dict[str, RawTensor]
 
     def record(self) -> Record:
         """The record, its models still in their files."""
@@ -212,7 +185,7 @@ class _Mailbox:
             if id(state) not in written:
                 written[id(state)] = (state, self._write(state))
             _, models[name] = written[id(state)]
-        values = {name: _Value.of(value) for name, value in record.values.items()}
+        values = {name: RawTensor.of(value) for name, value in record.values.items()}
         return _Parcel(models, values)
 
     def _write(self, state: State) -> Path:

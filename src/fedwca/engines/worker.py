@@ -71,7 +71,7 @@ class Worker:
         self._jobs.put(None)
         self.process.join(timeout=1)  # one that is just ending still has to leave its code
         self.process.kill()
-        self.process.join()
+        self.process.join(timeout=1)  # not for ever: a dead disk can hold even a killed one
         code = self.process.exitcode or 0
         if self._still >= _STILL:
             return f"made no progress for {_STILL * LOOK:.0f} s"
