@@ -97,7 +97,7 @@ def test_a_signal_stops_soon_leaves_no_process_and_can_be_resumed(
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT) if number == signal.SIGINT else process.terminate()
     _, told = process.communicate(timeout=20)
-    assert process.returncode == 128 + number
+    assert process.returncode == 128 + number, told
     assert "goes on from the last finished round" in told
     assert "Traceback" not in told
     assert _gone(process.pid)
