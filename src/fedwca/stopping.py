@@ -47,6 +47,6 @@ def stoppable(sentence: str) -> Iterator[None]:
             raise StoppedError(sentence, asked[0][0] if asked else signal.SIGINT) from None
         raise
     finally:
-        if not asked:  # else the process is about to end, and stays deaf
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        for number, handler in before.items():
+            # Stopped, the process is about to end, and Python's way out is not to be cut short.
+            signal.signal(number, signal.SIG_IGN if asked else handler)
