@@ -121,7 +121,9 @@ def _check_stopped(process: "subprocess.Popen[bytes]", folder: Path) -> None:
     if process.returncode == 0:
         return  # it was done already
     held(process.returncode == 130, f"it ended with {process.returncode}: {said[-2000:]}")
-    held("goes on from the last finished round" in said, f"it did not say so: {said[-2000:]}")
+    begun = (folder / "runs").exists()  # else there may be nothing yet to go on with
+    told_so = "goes on from the last finished round" in said
+    held(told_so or not begun, f"it did not say how to go on: {said[-2000:]}")
     held("Traceback" not in said, f"it showed a traceback: {said[-2000:]}")
     _check_nobody_left(process.pid)
     told = [int(rounds) for rounds in re.findall(r"round (\d+)/", said)]
