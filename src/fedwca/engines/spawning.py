@@ -23,8 +23,10 @@ def undisturbed() -> Iterator[None]:
 
 @contextmanager
 def _waiting_signals() -> Iterator[None]:
-    """What Python would do at a signal is done at the end: to block them in a thread is not
-    enough, since the others still take them for the main thread."""
+    """What Python would do at a signal is done at the end.
+
+    To block it in the main thread is not enough: the other threads still take it in its place.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield  # signals are the main thread's
         return

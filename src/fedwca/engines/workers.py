@@ -135,5 +135,6 @@ class Workers(Generic[J, R]):
                 "the last finished round, or lower training.batch_size"
             )
         self._lost[name] += 1
-        self._note(f"a worker process {end}: client {name} is done again")
+        again = "tried once more, alone" if self._lost[name] == _DEATHS else "done again"
+        self._note(f"a worker process {end}: client {name} is {again}")
         self._waiting.appendleft(name)
