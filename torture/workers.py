@@ -81,8 +81,7 @@ def _stopped(pid: int, moments: random.Random) -> None:
 
 def _starved(pid: int, moments: random.Random) -> None:
     """From now on the worker gets little or no more memory than it has."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    has = int(re.search(r"VmSize:\s+(\d+) kB", status)[1]) << 10  # type: ignore[index]
+    has = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
     more = moments.choice([0, 1, 4, 16]) << 20
     resource.prlimit(pid, resource.RLIMIT_AS, (has + more, resource.RLIM_INFINITY))
 
