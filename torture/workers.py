@@ -46,6 +46,8 @@ from fedwca.cli import main
 print("ready", flush=True)
 main(sys.argv[1:])
 """
+# What a run says when its imports, source training, start of workers, and rounds begin.
+PHASES = ("4 rounds", "ready", "round 0/", "training on", "round 2/")
 Wound = Callable[[int, random.Random], None]
 
 
@@ -90,7 +92,10 @@ def _interrupted(folder: Path, number: int) -> None:
     """Ctrl-C to all processes or one, pressed once or twice; then the same command again."""
     moments = random.Random(number)
     process = _started(folder, PLAIN, folder / "cache")
-    time.sleep(moments.uniform(0, 7))
+    phase = PHASES[number % len(PHASES)]
+    while process.poll() is None and phase not in (folder / "said.txt").read_text():
+        time.sleep(0.01)
+    time.sleep(moments.uniform(0, 1.5))
     _press(process, moments)
     _check_stopped(process, folder)
     _ended(_started(folder, PLAIN, folder / "cache"), folder)
