@@ -20,9 +20,10 @@ from typing import NamedTuple
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))  # deployments, sites, mischief
 
+import workers
 from attack import Attack
 
-ATTACKS: list[Attack] = []
+ATTACKS: list[Attack] = [*workers.ATTACKS]
 
 
 class Tally(NamedTuple):
