@@ -20,10 +20,11 @@ from typing import NamedTuple
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))  # deployments, sites, mischief
 
+import hostile
 import workers
 from attack import Attack
 
-ATTACKS: list[Attack] = [*workers.ATTACKS]
+ATTACKS: list[Attack] = [*hostile.ATTACKS, *workers.ATTACKS]
 
 
 class Tally(NamedTuple):

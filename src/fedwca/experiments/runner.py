@@ -222,12 +222,14 @@ def _job(method: Method, client: Client, at: Checkpoint, score: bool, last: bool
 
 def _line(method: Method, at: Checkpoint, exchanged: Exchanged) -> dict[str, Any]:
     scores = client_scores({c: a.evaluation for c, a in exchanged.answers.items() if a.evaluation})
+    refused = {"refused": dict(exchanged.refused)} if exchanged.refused else {}
     return {
         "round": at.rounds,
         "accuracy": accuracy_of(scores),
         "clients": scores,
         "server": method.describe(at.state),
         **at.facts,
+        **refused,
     }
 
 
