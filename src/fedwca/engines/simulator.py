@@ -6,7 +6,7 @@ import pickle
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from fedwca.core.params import State
 from fedwca.data.images import ClientData
 from fedwca.engines.base import Answer, Evaluation, Exchanged, Job
-from fedwca.engines.records import load_records, save_records
+from fedwca.engines.records import Filed, save_records
 from fedwca.engines.site import Site, threads
 from fedwca.engines.spawning import undisturbed, without_script
 from fedwca.errors import UserError
@@ -77,6 +77,7 @@ class Simulator:
         method sends and gets; weights to score are of this machine, as the scores are.
         """
         self._mailbox.empty()
+        jobs = dict(jobs)  # each is made when it is asked for
         if self._pool is None:
             with threads(1):
                 done = {c: _work(self._site, self._mailbox, c, round, j) for c, j in jobs.items()}
@@ -94,22 +95,6 @@ class Simulator:
         self._mailbox.remove()
 
 
-class _Filed(Mapping[str, State]):
-    """Models that lie in files: one is read whenever it is asked for, and not kept."""
-
-    def __init__(self, files: dict[str, Path]) -> None:
-        self._files = files
-
-    def __getitem__(self, name: str) -> State:
-        return load_records(self._files[name])[""].models[""]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-
 class _Parcel(NamedTuple):
     """A record on its way: the files of its models, and its values."""
 
@@ -119,7 +104,7 @@ class _Parcel(NamedTuple):
     def record(self) -> Record:
         """The record, its models still in their files."""
         values = {name: torch.from_numpy(np.asarray(v)) for name, v in self.values.items()}
-        return Record(_Filed(self.models), values)
+        return Record(Filed(self.models), values)
 
 
 class _Letters(NamedTuple):
