@@ -1,5 +1,7 @@
 """Sites in this very process: Flower's grid without Flower's processes, and folders of images."""
 
+import tempfile
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -181,7 +183,15 @@ def engine_for(
         sizes=plan.sizes(model),
         wire=wire,
     )
-    engine = FlowerEngine(grid, task, rules, lambda: expected, told.notes.append, told.sites.update)
+    engine = FlowerEngine(
+        grid,
+        task,
+        rules,
+        lambda: expected,
+        told.notes.append,
+        told.sites.update,
+        Path(tempfile.gettempdir()) / f"replies-{uuid.uuid4().hex}",
+    )
     return engine, told
 
 
@@ -191,5 +201,8 @@ def run_rounds(
     """All rounds; the checkpoints after each."""
     kept: list[Checkpoint] = []
     first = start or Checkpoint(0, method.init(clone(source)), {}, {})
-    federate(method, engine, first, told.lines.append, kept.append)
+    try:
+        federate(method, engine, first, told.lines.append, kept.append)
+    finally:
+        engine.close()
     return kept

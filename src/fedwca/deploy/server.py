@@ -75,12 +75,21 @@ def serve(
         task = _task(experiment, model, plan)
         logged = _Logged(tell, folder.path / LOG)
         engine = FlowerEngine(
-            grid, task, _rules(experiment), expected, logged.note, _watcher(folder)
+            grid,
+            task,
+            _rules(experiment),
+            expected,
+            logged.note,
+            _watcher(folder),
+            folder.scratch,
         )
         every_round = experiment.model_copy(
             update={"run": experiment.run.model_copy(update={"checkpoint_every": 1})}
         )
-        federate_into(folder, every_round, clone(model.feature_state()), engine, logged)
+        try:
+            federate_into(folder, every_round, clone(model.feature_state()), engine, logged)
+        finally:
+            engine.close()
     return folder
 
 

@@ -1,7 +1,7 @@
 """Records as safetensors files: on disk, between processes, on the wire. Never pickle."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +14,7 @@ from fedwca.core.params import State
 from fedwca.files import write_atomically
 from fedwca.methods.base import Record
 
-__all__ = ["load_notes", "load_records", "place", "places", "save_records"]
+__all__ = ["Filed", "load_notes", "load_records", "place", "places", "save_records"]
 
 _FORMAT = "fedwca-records-1"
 
@@ -89,3 +89,19 @@ def load_notes(path: Path) -> dict[str, Any]:
     with safetensors.safe_open(path, framework="pt") as file:
         notes: dict[str, Any] = json.loads((file.metadata() or {}).get("notes", "{}"))
     return notes
+
+
+class Filed(Mapping[str, State]):
+    """Models that lie in files: one is read whenever it is asked for, and not kept."""
+
+    def __init__(self, files: Mapping[str, Path]) -> None:
+        self._files = files
+
+    def __getitem__(self, name: str) -> State:
+        return load_records(self._files[name])[""].models[""]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)

@@ -1,7 +1,7 @@
 """All clients on one machine: worker processes of one thread each, or this process alone."""
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from torch import Tensor
 from fedwca.core.params import State
 from fedwca.data.images import ClientData
 from fedwca.engines.base import Answer, Evaluation, Exchanged, Job
-from fedwca.engines.records import load_records, save_records
+from fedwca.engines.records import Filed, save_records
 from fedwca.engines.site import Site, threads
 from fedwca.engines.workers import Workers
 from fedwca.methods.base import Adapted, Client, Health, Method, Record
@@ -69,6 +69,7 @@ class Simulator:
         method sends and gets; weights to score are of this machine, as the scores are.
         """
         self._mailbox.empty()
+        jobs = dict(jobs)  # each is made when it is asked for
         if self._pool is None:
             with threads(1):
                 done = {c: _work(self._site, self._mailbox, c, round, j) for c, j in jobs.items()}
@@ -99,22 +100,6 @@ class Simulator:
         if self._pool is not None:
             self._pool.stop()
         self._mailbox.remove()
-
-
-class _Filed(Mapping[str, State]):
-    """Models that lie in files: one is read whenever it is asked for, and not kept."""
-
-    def __init__(self, files: dict[str, Path]) -> None:
-        self._files = files
-
-    def __getitem__(self, name: str) -> State:
-        return load_records(self._files[name])[""].models[""]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        return len(self._files)
 
 
 class _Value(NamedTuple):
@@ -149,7 +134,7 @@ class _Parcel(NamedTuple):
     def record(self) -> Record:
         """The record, its models still in their files."""
         values = {name: value.tensor() for name, value in self.values.items()}
-        return Record(_Filed(self.models), values)
+        return Record(Filed(self.models), values)
 
 
 class _Letters(NamedTuple):

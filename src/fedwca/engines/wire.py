@@ -105,7 +105,7 @@ def unpack(parcel: Parcel, known: Mapping[str, Tensor]) -> tuple[dict[str, Recor
         if not where:
             continue
         kind, name, part, wanted = where
-        tensor = came.get(wanted, known.get(wanted))
+        tensor = came[wanted] if wanted in came else known.get(wanted)
         if tensor is None:
             missing.append(wanted)
             continue

@@ -1,7 +1,7 @@
 """One experiment from settings to results: the loop that every method and engine share."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +202,7 @@ def federate(
         started = time.perf_counter()
         last = at.rounds >= method.rounds
         score = last or at.rounds % every == 0
-        jobs = {client: _job(method, client, at, score, last) for client in engine.clients()}
+        jobs = _Jobs(method, engine.clients(), at, score, last)
         exchanged = engine.exchange(at.rounds, jobs)
         if score:
             say(_line(method, at, exchanged))
@@ -212,12 +212,33 @@ def federate(
         keep(at)
 
 
-def _job(method: Method, client: Client, at: Checkpoint, score: bool, last: bool) -> Job:
-    return Job(
-        None if last else method.send(at.state, client),
-        method.offered(at.state, client) if score else None,
-        at.memories.get(client.name, Record()),
-    )
+class _Jobs(Mapping[Client, Job]):
+    """The jobs of a round: each is made when it is asked for, and not kept.
+
+    A message may hold a model that was blended for its client alone.
+    """
+
+    def __init__(
+        self, method: Method, clients: list[Client], at: Checkpoint, score: bool, last: bool
+    ) -> None:
+        self._method, self._clients, self._at = method, dict.fromkeys(clients), at
+        self._score, self._last = score, last
+
+    def __getitem__(self, client: Client) -> Job:
+        if client not in self._clients:
+            raise KeyError(client)
+        method, state = self._method, self._at.state
+        return Job(
+            None if self._last else method.send(state, client),
+            method.offered(state, client) if self._score else None,
+            self._at.memories.get(client.name, Record()),
+        )
+
+    def __iter__(self) -> Iterator[Client]:
+        return iter(self._clients)
+
+    def __len__(self) -> int:
+        return len(self._clients)
 
 
 def _line(method: Method, at: Checkpoint, exchanged: Exchanged) -> dict[str, Any]:
