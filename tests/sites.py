@@ -9,6 +9,7 @@ from typing import Any
 from flwr.supercore.task_identity import TaskIdentity
 from PIL import Image
 
+from federation import kept as without_files
 from fedwca.core.params import State, clone
 from fedwca.data.augment import DIGITS, Transform
 from fedwca.data.domains import Benchmark
@@ -189,7 +190,12 @@ def run_rounds(
     engine: Any, method: Method, source: State, told: Told, start: Checkpoint | None = None
 ) -> list[Checkpoint]:
     """All rounds; the checkpoints after each."""
-    kept: list[Checkpoint] = []
+    checkpoints: list[Checkpoint] = []
     first = start or Checkpoint(0, method.init(clone(source)), {}, {})
-    federate(method, engine, first, told.lines.append, kept.append)
-    return kept
+
+    def keep(at: Checkpoint) -> None:
+        memories = {name: without_files(memory) for name, memory in at.memories.items()}
+        checkpoints.append(at._replace(memories=memories))
+
+    federate(method, engine, first, told.lines.append, keep)
+    return checkpoints
