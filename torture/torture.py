@@ -20,9 +20,11 @@ from typing import NamedTuple
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))  # deployments, sites, mischief
 
+import crash
+import disks
 from attack import Attack
 
-ATTACKS: list[Attack] = []
+ATTACKS: list[Attack] = [*crash.ATTACKS, *disks.ATTACKS]
 
 
 class Tally(NamedTuple):
