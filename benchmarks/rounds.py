@@ -109,7 +109,7 @@ def parts(folder: Path, repeats: int, quick: bool) -> list[Row]:
     shares: dict[str, list[float]] = defaultdict(list)
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as place, _stopwatch() as spent:
-            run = RunFolder(Path(place))
+            run = RunFolder.open(Path(place), {}, {})
             engine = Simulator(model, method, clients, 0, Path(place) / "scratch", 1)
             began = time.perf_counter()
             runner.federate(method, engine, _begin(method, model), run.append, run.save_checkpoint)

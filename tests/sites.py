@@ -11,6 +11,7 @@ from typing import Any
 from flwr.supercore.task_identity import TaskIdentity
 from PIL import Image
 
+from federation import kept as without_files
 from fedwca.core.params import State, clone
 from fedwca.data.augment import DIGITS, Transform
 from fedwca.data.domains import Benchmark
@@ -199,10 +200,15 @@ def run_rounds(
     engine: Any, method: Method, source: State, told: Told, start: Checkpoint | None = None
 ) -> list[Checkpoint]:
     """All rounds; the checkpoints after each."""
-    kept: list[Checkpoint] = []
+    checkpoints: list[Checkpoint] = []
     first = start or Checkpoint(0, method.init(clone(source)), {}, {})
+
+    def keep(at: Checkpoint) -> None:
+        memories = {name: without_files(memory) for name, memory in at.memories.items()}
+        checkpoints.append(at._replace(memories=memories))
+
     try:
-        federate(method, engine, first, told.lines.append, kept.append)
+        federate(method, engine, first, told.lines.append, keep)
     finally:
         engine.close()
-    return kept
+    return checkpoints

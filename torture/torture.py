@@ -20,11 +20,13 @@ from typing import NamedTuple
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))  # deployments, sites, mischief
 
+import crash
+import disks
 import hostile
 import workers
 from attack import Attack
 
-ATTACKS: list[Attack] = [*hostile.ATTACKS, *workers.ATTACKS]
+ATTACKS: list[Attack] = [*crash.ATTACKS, *disks.ATTACKS, *hostile.ATTACKS, *workers.ATTACKS]
 
 
 class Tally(NamedTuple):

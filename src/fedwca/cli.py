@@ -1,6 +1,5 @@
 """The command line. Every mistake of the user gets one sentence and exit code 2."""
 
-import errno
 import os
 import sys
 import traceback
@@ -11,7 +10,7 @@ import typer
 
 from fedwca import report_cli
 from fedwca.deploy_cli import deploy_app
-from fedwca.errors import UserError
+from fedwca.errors import UserError, disk_sentence
 from fedwca.machine import keep_freed_memory
 from fedwca.models_cli import attach_model_commands
 from fedwca.run_argument import Runs, run_path
@@ -390,7 +389,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except OSError as error:
-        code = _complain(_disk_sentence(error))
+        code = _complain(disk_sentence(error))
     except Exception as error:
         code = _report_bug(error)
     sys.exit(code)
@@ -399,15 +398,6 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 def _complain(sentence: str, code: int = 2) -> int:
     print(f"error: {' '.join(sentence.split())}", file=sys.stderr)
     return code
-
-
-def _disk_sentence(error: OSError) -> str:
-    where = f" {error.filename}" if error.filename else ""
-    if error.errno == errno.ENOSPC:
-        return f"the disk is full{where}: free some space and run the same command again"
-    if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
-        return f"cannot write{where} ({error.strerror}): choose another --runs or --cache folder"
-    return f"cannot use{where} ({error.strerror or error}): check the path and try again"
 
 
 def _report_bug(error: Exception) -> int:

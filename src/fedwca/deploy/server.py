@@ -13,7 +13,7 @@ from fedwca.experiments.config import Experiment
 from fedwca.experiments.progress import Progress
 from fedwca.experiments.runner import digests_of, federate_into, load_data, random_start
 from fedwca.experiments.source import blank_model, check_source, source_model
-from fedwca.experiments.store import RunFolder
+from fedwca.experiments.store import SOURCE, RunFolder
 from fedwca.files import write_json
 from fedwca.models import DomainModel
 
@@ -69,7 +69,7 @@ def serve(
     model = blank_model(experiment, benchmark)
     with RunFolder.open(path, experiment.deployed_settings(), identity) as folder:
         folder.clean()
-        kept = folder.path / "source.safetensors"
+        kept = folder.path / SOURCE
         source_model(experiment, benchmark, model, kept, cache, tell.note)
         plan = plan_of(experiment, benchmark.classes, benchmark.transform)
         task = _task(experiment, model, plan)

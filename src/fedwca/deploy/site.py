@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-import safetensors
 import safetensors.torch
 import torch
 from filelock import FileLock
@@ -26,14 +25,15 @@ from fedwca.engines.wire import (
     check_reply,
     check_state,
     pack,
+    read_tensors,
     unpack,
 )
-from fedwca.errors import UserError
+from fedwca.errors import UserError, disk_sentence
 from fedwca.files import write_atomically
 from fedwca.machine import cores, keep_freed_memory
 from fedwca.methods.base import Method, Record
 from fedwca.models import DomainModel, save_described
-from fedwca.notes import Note
+from fedwca.notes import Note, silent
 
 __all__ = ["IN_ITS_LOG", "Here", "SiteFolder", "answer"]
 
@@ -71,8 +71,9 @@ def _answer(here: Here, request: Request, note: Note) -> Reply:
         images = _images(here, plan, note)
         if request.kind == "join":
             return Reply(here.site, images=len(images.train), test_images=len(images.test or ()))
-        folder = SiteFolder(here.home, request.run)
+        folder = SiteFolder(here.home, request.run, note)
         with folder.lock():
+            folder.clean()
             return _work(here, plan, images, folder, request)
     except WireError as error:
         note(f"round {request.round}: {error}")
@@ -80,6 +81,9 @@ def _answer(here: Here, request: Request, note: Note) -> Reply:
     except UserError as error:
         note(f"round {request.round}: {error}")
         return Reply(here.site, problem=error.elsewhere or IN_ITS_LOG)
+    except OSError as error:
+        note(f"round {request.round}: {disk_sentence(error)}")
+        return Reply(here.site, problem=IN_ITS_LOG)
 
 
 def _images(here: Here, plan: Plan, note: Note) -> ClientData:
@@ -157,14 +161,15 @@ def _reply(site: str, done: Answer, request: Request, came: Tensors) -> tuple[Re
 
 
 class SiteFolder:
-    """What a site keeps of a run.
+    """What a site keeps of a run; all of it carries digests, by which damage is noticed.
 
     - memory-N.safetensors  what it remembers after N rounds; the last two
     - shelf.safetensors     the tensors that it and the server both have
     - model.safetensors     the model to use, with all that is needed to use it
     """
 
-    def __init__(self, home: Path, run: str) -> None:
+    def __init__(self, home: Path, run: str, note: Note = silent) -> None:
+        self._note = note
         if not _RUN.fullmatch(run):
             raise WireError(f"{run!r} is no name of a run")
         self.path = home / run
@@ -173,6 +178,11 @@ class SiteFolder:
     def lock(self) -> FileLock:
         """One round at a time: a late one must not write into the next."""
         return FileLock(self.path / ".lock")
+
+    def clean(self) -> None:
+        """Remove what a process that was killed has left half written."""
+        for leftover in self.path.glob("*.tmp"):
+            leftover.unlink(missing_ok=True)
 
     def memory_before(self, round: int) -> Record:
         """What the site remembered when so many rounds were done.
@@ -184,21 +194,23 @@ class SiteFolder:
             if done <= round:
                 try:
                     return load_records(self._memory(done))[""]
-                except (ValueError, KeyError):
-                    continue  # damaged: the one before it serves
+                except (ValueError, KeyError) as error:
+                    self._note(f"{error}; what was remembered before it serves")
         return Record()
 
     def keep_memory(self, round: int, memory: Record) -> None:
-        """Remember for the rounds after this one."""
+        """Remember for the rounds after this one; those that the server went back by are void."""
         save_records(self._memory(round + 1), {"": memory})
-        for old in [done for done in self._memories() if done <= round + 1][:-_KEPT]:
-            self._memory(old).unlink(missing_ok=True)
+        known = self._memories()
+        kept = [done for done in known if done <= round + 1][-_KEPT:]
+        for done in set(known) - set(kept):
+            self._memory(done).unlink(missing_ok=True)
 
     def shelf(self) -> Tensors:
         """Tensors by their hashes; none where the file is gone or damaged."""
         try:
-            return safetensors.torch.load_file(self.path / "shelf.safetensors")
-        except (OSError, safetensors.SafetensorError):
+            return read_tensors((self.path / "shelf.safetensors").read_bytes())
+        except (OSError, WireError):
             return {}
 
     def keep_shelf(self, tensors: Tensors) -> None:

@@ -23,7 +23,7 @@ from fedwca.engines.plausible import (
     check_magnitude,
     fingerprint,
 )
-from fedwca.engines.records import Filed, save_records
+from fedwca.engines.records import filed_record, save_records
 from fedwca.engines.wire import Tensors, Wire, WireError, check_reply, check_size, pack, unpack
 from fedwca.errors import UserError
 from fedwca.methods.base import Adapted, Client, Declared, Method, Record
@@ -514,12 +514,9 @@ class _Round:
         """The answer, its models in files."""
         if answer.adapted is None:
             return answer
-        reply, files = answer.adapted.reply, {}
-        for number, (name, state) in enumerate(reply.models.items()):
-            files[name] = self._scratch / f"{len(self.answers)}-{number}.safetensors"
-            save_records(files[name], {"": Record({"": state})}, durable=False)
-        filed = Record(Filed(files), reply.values)
-        return answer._replace(adapted=answer.adapted._replace(reply=filed))
+        path = self._scratch / f"{len(self.answers)}.safetensors"
+        save_records(path, {"": answer.adapted.reply}, durable=False)
+        return answer._replace(adapted=answer.adapted._replace(reply=filed_record(path)))
 
     def _refuse(self, site: _Site, reason: str) -> None:
         self.refused.setdefault(site.name, []).append(printable(reason))

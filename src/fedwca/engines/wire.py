@@ -31,6 +31,7 @@ __all__ = [
     "check_size",
     "check_state",
     "pack",
+    "read_tensors",
     "unpack",
 ]
 
@@ -96,7 +97,7 @@ def unpack(parcel: Parcel, known: Mapping[str, Tensor]) -> tuple[dict[str, Recor
         parcel: what came.
         known: tensors that are here already, as `pack` or `unpack` gave them.
     """
-    came = _opened(parcel.blob)
+    came = read_tensors(parcel.blob)
     records: dict[str, Record] = {}
     used: Tensors = {}
     missing = []
@@ -132,7 +133,8 @@ def _hash(tensor: Tensor) -> str:
     return digest.hexdigest()[:32]
 
 
-def _opened(blob: bytes) -> Tensors:
+def read_tensors(blob: bytes) -> Tensors:
+    """Tensors by their hashes, as they travel or were kept; WireError if any was changed."""
     try:
         tensors = safetensors.torch.load(blob)
     except Exception as error:  # its parser and torch raise a dozen kinds, each the sender's fault

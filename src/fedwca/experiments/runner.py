@@ -22,8 +22,8 @@ from fedwca.experiments.examples import example_images
 from fedwca.experiments.metrics import accuracy_of, client_scores
 from fedwca.experiments.progress import Progress, Silent
 from fedwca.experiments.source import blank_model, check_source, source_model
-from fedwca.experiments.store import Checkpoint, RunFolder
-from fedwca.files import file_digest
+from fedwca.experiments.store import SOURCE, Checkpoint, RunFolder
+from fedwca.files import file_digest, sweep
 from fedwca.machine import cores
 from fedwca.methods.base import Client, Method, Record
 from fedwca.models import read_class_names
@@ -66,7 +66,7 @@ def run_experiment(
         folder.clean()
         folder.write_json("clients.json", _who_holds_what(clients, benchmark))
         folder.write_json("examples.json", example_images(clients))
-        kept = folder.path / "source.safetensors"
+        kept = folder.path / SOURCE
         source_model(experiment, benchmark, model, kept, cache, tell.note)
         source = clone(model.feature_state())
         workers, seed = experiment.run.workers or cores(), experiment.run.seed
@@ -107,6 +107,7 @@ def load_data(
     experiment: Experiment, cache: Path, note: Note = silent, *, elsewhere: bool = False
 ) -> Benchmark:
     """The experiment's benchmark; own images of clients may be `elsewhere`, on their machines."""
+    sweep(cache)
     data, given = experiment.data, experiment.source.weights
     classes = data.classes or (read_class_names(given) if given else ())
     if given and not classes and data.benchmark == "images":
@@ -159,7 +160,7 @@ def federate_into(
     """All rounds that are left, with results and checkpoints in the run folder."""
     method: Method = experiment.method
     every = experiment.run.evaluate_every
-    found = folder.load_checkpoint(every)
+    found = folder.load_checkpoint(every, tell.note)
     start = found or Checkpoint(0, method.init(source), {}, {})
     if found is None and folder.lines():
         tell.note("no checkpoint with whole results was found: the rounds start over")
