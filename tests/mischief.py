@@ -207,6 +207,23 @@ TRICKS = {
 }
 
 
+# One of each kind: on real processes a try takes ten seconds.
+FEW_TRICKS = [
+    *(
+        "nan",
+        "huge",
+        "negative variance",
+        "shape",
+        "missing",
+        "swapped statistics",
+        "extra",
+        "alpha",
+    ),
+    *("many samples", "other run", "old round", "old model", "other name", "other record"),
+    *("junk", "deep list", "endless shape", "log"),
+]
+
+
 def play_tricks(program: Program, names: list[str], played: Path) -> Program:
     """A site that is honest in round 0, and afterwards plays the named tricks in turn."""
     old = played.with_name(f"{played.name}.old")
@@ -244,7 +261,7 @@ def possess() -> None:
     honest, played = site.answer, Path(os.environ["FEDWCA_MISCHIEF"])
 
     def answer(here, request, note):  # type: ignore[no-untyped-def]
-        program = play_tricks(lambda r: honest(here, r, note), list(TRICKS), played)
+        program = play_tricks(lambda r: honest(here, r, note), FEW_TRICKS, played)
         return program(request)
 
     site.answer = answer

@@ -8,6 +8,7 @@ what it would be without the liar, and the accuracy of the seven others after th
 """
 
 import argparse
+import math
 import statistics
 import tempfile
 from collections.abc import Callable, Mapping
@@ -22,6 +23,7 @@ from fedwca.engines.base import Exchanged, Job
 from fedwca.engines.plausible import check_magnitude
 from fedwca.engines.simulator import Simulator
 from fedwca.engines.wire import check_state
+from fedwca.errors import UserError
 from fedwca.experiments.config import Experiment, resolve
 from fedwca.experiments.runner import federate, load_data
 from fedwca.experiments.source import blank_model, source_model
@@ -34,27 +36,25 @@ AGGREGATIONS = ["mean", "median", "trimmed_mean", "clipped"]
 Attack = Callable[[State, int], State]
 
 
-def scaled(local: State, seed: int) -> State:
-    return _each(local, lambda tensor: tensor * 1000)
+def scaled(source: State, round: int) -> State:
+    return _each(source, lambda tensor: tensor * 900)
 
 
-def flipped(local: State, seed: int) -> State:
-    return _each(local, lambda tensor: -tensor)
+def flipped(source: State, round: int) -> State:
+    return _each(source, lambda tensor: -tensor)
 
 
-def random(local: State, seed: int) -> State:
-    rng = torch.Generator().manual_seed(seed)
-    return _each(
-        local, lambda t: 100 * t.abs().mean() * torch.randn(t.shape, generator=rng, dtype=t.dtype)
-    )
+def noise(source: State, round: int) -> State:
+    rng = torch.Generator().manual_seed(round)
+    return _each(source, lambda t: 10 * t.abs().mean() * torch.randn(t.shape, generator=rng))
 
 
-ATTACKS: dict[str, Attack] = {"1000 × its model": scaled, "- its model": flipped, "noise": random}
+ATTACKS: dict[str, Attack] = {"900 × the source": scaled, "- the source": flipped, "noise": noise}
 
 
-def _each(local: State, change: Callable[[torch.Tensor], torch.Tensor]) -> State:
+def _each(source: State, change: Callable[[torch.Tensor], torch.Tensor]) -> State:
     """All numbers but counters changed; a negative variance would be refused."""
-    changed = {n: change(t) if t.is_floating_point() else t for n, t in local.items()}
+    changed = {n: change(t) if t.is_floating_point() else t for n, t in source.items()}
     return {n: t.abs() if n.endswith("running_var") else t for n, t in changed.items()}
 
 
@@ -75,7 +75,7 @@ class Poisoned:
         if adapted is not None and self._attack is None:
             del answers[self._liar]
         elif adapted is not None and self._attack is not None:
-            local = self._attack(clone(adapted.reply.models["local"]), round)
+            local = self._attack(self._source, round)
             reply = Record({"local": local}, adapted.reply.values)
             check_state("local", local, self._source)
             check_magnitude(reply, self._source)
@@ -91,7 +91,10 @@ class Poisoned:
 def play(
     experiment: Experiment, model: DomainModel, clients: list[ClientData], attack: Attack | None
 ) -> tuple[State, float]:
-    """The model after the first round, and the accuracy (%) of all but the last client."""
+    """The model after the first round, and the accuracy (%) of all but the last client.
+
+    Not a number, where the others' training does not stay finite and the run ends.
+    """
     source, lines, kept = clone(model.feature_state()), [], []
     method = experiment.method
     with tempfile.TemporaryDirectory() as folder:
@@ -100,8 +103,12 @@ def play(
         )
         engine = Poisoned(simulator, source, attack)
         start = Checkpoint(0, method.init(source), {}, {})
-        federate(method, engine, start, lines.append, kept.append)
-        engine.close()
+        try:
+            federate(method, engine, start, lines.append, kept.append)
+        except UserError:
+            lines[-1]["clients"] = {c.name: {"accuracy": math.nan} for c in clients}
+        finally:
+            engine.close()
     first = method.offered(kept[0].state, engine.clients()[0])
     scores = [lines[-1]["clients"][c.name]["accuracy"] for c in clients[:-1]]
     return first, 100 * statistics.fmean(scores)
@@ -121,7 +128,7 @@ def one_seed(
         experiment = resolve(
             {
                 "method": {"name": options.method, "aggregation": aggregation},
-                "source": {"epochs": 30},
+                "source": {"epochs": 15},
                 "training": {"rounds": options.rounds},
                 "run": {"seed": seed},
             }
