@@ -3,7 +3,6 @@
 A run that was disturbed must end in the same results and the same bits as one that was not.
 """
 
-import json
 import os
 import random
 import re
@@ -20,6 +19,7 @@ from typing import Any
 from attack import Attack, held
 from federation import same
 from fedwca.engines.records import load_records
+from fedwca.files import read_lines
 from fedwca.methods import Record
 
 __all__ = ["ATTACKS"]
@@ -30,7 +30,6 @@ SETTINGS = {
     "source.epochs": 1,
     "training.rounds": 4,
     "training.epochs": 4,
-    "run.workers": 2,
 }
 # A worker that hangs is to be noticed within seconds here, not a minute.
 IMPATIENT = """
@@ -51,13 +50,15 @@ Wound = Callable[[int, random.Random], None]
 
 
 def _disturbed(wound: Wound, folder: Path, number: int) -> int:
-    """Three wounds to workers of one run, wherever they are in their work."""
+    """Two wounds to workers of one run, from their start on or in the middle of the rounds."""
     moments = random.Random(number)
     process = _started(folder, IMPATIENT, folder.parent / "cache")
     wounds = 0
-    while wounds < 3 and process.poll() is None:
+    while number % 2 == 0 and process.poll() is None and not _lines(folder):
+        time.sleep(0.01)
+    while wounds < 2 and process.poll() is None:
         workers = _workers(process.pid)
-        time.sleep(moments.uniform(0, 1.5) if workers else 0.05)
+        time.sleep(moments.uniform(0, 1) if workers else 0.05)
         if workers and process.poll() is None:
             try:
                 wound(moments.choice(workers), moments)
@@ -86,22 +87,16 @@ def _starved(pid: int, moments: random.Random) -> None:
     resource.prlimit(pid, resource.RLIMIT_AS, (has + more, resource.RLIM_INFINITY))
 
 
-def _interrupted(folder: Path, number: int) -> int:
-    """Three times Ctrl-C, to all processes or one, pressed once or twice; then to the end."""
+def _interrupted(folder: Path, number: int) -> None:
+    """Ctrl-C to all processes or one, pressed once or twice; then the same command again."""
     moments = random.Random(number)
-    times = 0
-    for _ in range(3):
-        process = _started(folder, PLAIN, folder / "cache")
-        time.sleep(moments.uniform(0, 9))
-        if process.poll() is not None:
-            break
-        _press(process, moments)
-        times += 1
-        _check_stopped(process, folder)
+    process = _started(folder, PLAIN, folder / "cache")
+    time.sleep(moments.uniform(0, 7))
+    _press(process, moments)
+    _check_stopped(process, folder)
     _ended(_started(folder, PLAIN, folder / "cache"), folder)
     _compare(folder)
     held(not [*folder.rglob("*.tmp")], "a temporary file was left in the cache")
-    return times
 
 
 def _press(process: "subprocess.Popen[bytes]", moments: random.Random) -> None:
@@ -126,7 +121,9 @@ def _check_stopped(process: "subprocess.Popen[bytes]", folder: Path) -> None:
     if process.returncode == 0:
         return  # it was done already
     held(process.returncode == 130, f"it ended with {process.returncode}: {said[-2000:]}")
-    held("goes on from the last finished round" in said, f"it did not say so: {said[-2000:]}")
+    begun = (folder / "runs").exists()  # else there may be nothing yet to go on with
+    told_so = "goes on from the last finished round" in said
+    held(told_so or not begun, f"it did not say how to go on: {said[-2000:]}")
     held("Traceback" not in said, f"it showed a traceback: {said[-2000:]}")
     _check_nobody_left(process.pid)
     told = [int(rounds) for rounds in re.findall(r"round (\d+)/", said)]
@@ -137,9 +134,12 @@ def _check_stopped(process: "subprocess.Popen[bytes]", folder: Path) -> None:
 # --- runs --------------------------------------------------------------------------------------
 
 
-def _started(folder: Path, program: str, cache: Path) -> "subprocess.Popen[bytes]":
+def _started(
+    folder: Path, program: str, cache: Path, workers: int = 2
+) -> "subprocess.Popen[bytes]":
     """A run in a session of its own, about to begin; what it says goes into a file."""
-    settings = [f"--set={name}={value}" for name, value in SETTINGS.items()]
+    chosen = {**SETTINGS, "run.workers": workers}
+    settings = [f"--set={name}={value}" for name, value in chosen.items()]
     places = ["--runs", str(folder / "runs"), "--cache", str(cache)]
     said = folder / "said.txt"
     with said.open("wb") as out:
@@ -203,12 +203,12 @@ def _command(pid: int) -> str:
 
 
 def _compare(folder: Path) -> None:
-    """With a run that nobody disturbed, made once for all attempts."""
+    """With a run that nobody disturbed, by one worker, made once for all attempts."""
     whole = folder.parent / "whole"
     if not whole.exists():
         making = folder.parent / "making"
         making.mkdir()
-        _ended(_started(making, PLAIN, folder.parent / "cache"), making)
+        _ended(_started(making, PLAIN, folder.parent / "cache", workers=1), making)
         making.rename(whole)
     (lines, records), (expected_lines, expected) = _results(folder), _results(whole)
     held(lines == expected_lines, "other results than an undisturbed run")
@@ -220,19 +220,22 @@ def _compare(folder: Path) -> None:
         held(all(same(mine.models[m], record.models[m]) for m in record.models), f"{name}: bits")
 
 
+def _lines(folder: Path) -> list[dict[str, Any]]:
+    """Results but for the clock."""
+    lines = [line for path in folder.glob("runs/*/results.jsonl") for line in read_lines(path)]
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+
+
 def _results(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Record]]:
     (run,) = (folder / "runs").iterdir()
     left = [p.name for p in run.iterdir() if p.suffix == ".tmp" or p.name == "scratch"]
     held(not left, f"the run left {left}")
-    lines = [json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
-    for line in lines:
-        line.pop("seconds", None)
-    return lines, load_records(max(run.glob("checkpoint-*.safetensors")))
+    return _lines(folder), load_records(max(run.glob("checkpoint-*.safetensors")))
 
 
 ATTACKS = [
-    Attack("worker killed in its work (3 a run)", partial(_disturbed, _killed), times=8),
-    Attack("worker stopped by SIGSTOP (3 a run)", partial(_disturbed, _stopped), times=6),
-    Attack("worker out of memory (3 a run)", partial(_disturbed, _starved), times=8),
-    Attack("Ctrl-C at any moment (3 a run), resumed", _interrupted, times=7),
+    Attack("worker killed in its work (2 a run)", partial(_disturbed, _killed), times=10),
+    Attack("worker stopped by SIGSTOP (2 a run)", partial(_disturbed, _stopped), times=8),
+    Attack("worker out of memory (2 a run)", partial(_disturbed, _starved), times=10),
+    Attack("Ctrl-C at any moment, and resumed", _interrupted, times=16),
 ]

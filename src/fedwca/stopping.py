@@ -1,6 +1,7 @@
 """Ctrl-C and SIGTERM stop a long command in good order."""
 
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,7 +33,8 @@ def stoppable(sentence: str) -> Iterator[None]:
             asked.append((number, time.monotonic()))
             raise KeyboardInterrupt
 
-    heard = [signal.SIGINT, signal.SIGTERM]
+    here = threading.current_thread() is threading.main_thread()  # where alone they are heard
+    heard = [signal.SIGINT, signal.SIGTERM] if here else []
     # A background job of a shell is to ignore Ctrl-C.
     before = {n: signal.getsignal(n) for n in heard if signal.getsignal(n) != signal.SIG_IGN}
     for number in before:
@@ -45,6 +47,6 @@ def stoppable(sentence: str) -> Iterator[None]:
             raise StoppedError(sentence, asked[0][0] if asked else signal.SIGINT) from None
         raise
     finally:
-        if not asked:  # else the process is about to end, and stays deaf
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        for number, handler in before.items():
+            # Stopped, the process is about to end, and Python's way out is not to be cut short.
+            signal.signal(number, signal.SIG_IGN if asked else handler)

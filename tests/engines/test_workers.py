@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fedwca.engines import worker
-from fedwca.engines.simulator import _Value
+from fedwca.engines.raw_tensor import RawTensor
 from fedwca.engines.spawning import undisturbed
 from fedwca.engines.workers import Workers
 from fedwca.errors import UserError
@@ -155,7 +155,7 @@ def test_a_program_that_cannot_be_loaded_is_told_as_such(tmp_path: Path) -> None
     ],
 )
 def test_values_of_any_type_travel(value: torch.Tensor) -> None:
-    back = _Value.of(value).tensor()
+    back = RawTensor.of(value).tensor()
     assert back.dtype == value.dtype
     assert torch.equal(back, value)
     back.zero_()  # it is the receiver's own

@@ -79,8 +79,9 @@ def test_killed_at_random_moments_and_resumed(
         assert all(same(found.models[m], record.models[m]) for m in record.models)
 
 
-def test_ctrl_c_stops_soon_leaves_no_process_and_can_be_resumed(
-    npz_folder: Path, tmp_path: Path
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_soon_leaves_no_process_and_can_be_resumed(
+    npz_folder: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     long = [*command(npz_folder, tmp_path, "fedavg", 2), "--set=training.rounds=400"]
     process = subprocess.Popen(
@@ -96,12 +97,13 @@ def test_ctrl_c_stops_soon_leaves_no_process_and_can_be_resumed(
     while not list(tmp_path.glob("runs/*/checkpoint-*")) and time.monotonic() < deadline:
         assert process.poll() is None
         time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT) if number == signal.SIGINT else process.terminate()
     _, told = process.communicate(timeout=20)
-    assert process.returncode == 130
+    assert process.returncode == 128 + number, told
     assert "goes on from the last finished round" in told
     assert "Traceback" not in told
     assert _gone(process.pid)
+    assert not list(tmp_path.glob("runs/*/scratch"))
 
 
 def _gone(group: int) -> bool:

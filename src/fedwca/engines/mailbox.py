@@ -5,13 +5,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
-
 from fedwca.core.params import State
 from fedwca.engines.base import Answer, Evaluation, Job
+from fedwca.engines.raw_tensor import RawTensor
 from fedwca.engines.records import Filed, save_records
 from fedwca.methods.base import Adapted, Health, Record
 
@@ -21,34 +17,11 @@ Places = dict[str, tuple[Path, str]]  # of each model, its file, and its name in
 Written = dict[int, tuple[State, Path]]  # by id, which is the state's only while it is held
 
 
-class Value(NamedTuple):
-    """A tensor of any type on its way: torch would send it by a file descriptor of its own."""
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    content: bytes
-
-    @classmethod
-    def of(cls, value: Tensor) -> "Value":
-        own = value.detach().cpu().contiguous()
-        return cls(value.dtype, tuple(value.shape), _bytes_of(own).tobytes())
-
-    def tensor(self) -> Tensor:
-        value = torch.empty(self.shape, dtype=self.dtype)
-        _bytes_of(value)[:] = np.frombuffer(self.content, np.uint8)
-        return value
-
-
-def _bytes_of(value: Tensor) -> NDArray[np.uint8]:
-    """The memory of a contiguous tensor; NumPy does not know all of torch's types."""
-    return value.reshape(-1).view(torch.uint8).numpy()
-
-
 class Parcel(NamedTuple):
     """A record on its way: where its models lie, and its values."""
 
     models: Places
-    values: dict[str, Value]
+    values: dict[str, RawTensor]
 
     def record(self) -> Record:
         """The record, its models still in their files."""
@@ -141,7 +114,7 @@ class Mailbox:
         return Done(Sent(*posted, health, reply.nbytes()), answer.evaluation)
 
     def _post(self, record: Record, written: Written) -> Parcel:
-        values = {name: Value.of(value) for name, value in record.values.items()}
+        values = {name: RawTensor.of(value) for name, value in record.values.items()}
         if isinstance(record.models, Filed):  # a memory that lies in files is not moved
             return Parcel(record.models.places, values)
         models = {}

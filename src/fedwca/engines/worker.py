@@ -71,7 +71,7 @@ class Worker:
         self._jobs.put(None)
         self.process.join(timeout=1)  # one that is just ending still has to leave its code
         self.process.kill()
-        self.process.join()
+        self.process.join(timeout=1)  # not for ever: a dead disk can hold even a killed one
         code = self.process.exitcode or 0
         if self._still >= _STILL:
             return f"made no progress for {_STILL * LOOK:.0f} s"
@@ -139,12 +139,18 @@ def result_of(content: bytes) -> Any:
 def _serve(pipe: "Connection[Any, Any]") -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, on any system
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    with suppress(OSError):  # should memory end, this process is to go, not its parent
-        Path("/proc/self/oom_score_adj").write_text("500")
+    _go_first()
     torch.set_num_threads(1)
     keep_freed_memory()
     with suppress(EOFError, OSError):  # the parent is gone, or has no more use for it
         _answer_jobs(pipe)
+
+
+def _go_first() -> None:
+    """Should the machine's memory end, the kernel is to choose this process, not its parent."""
+    choice = Path("/proc/self/oom_score_adj")
+    with suppress(OSError):
+        choice.write_text(str(max(500, int(choice.read_text()))))
 
 
 def _answer_jobs(pipe: "Connection[Any, Any]") -> None:
