@@ -21,10 +21,11 @@ from typing import NamedTuple
 sys.path.append(str(Path(__file__).parent.parent / "tests"))  # deployments, sites, mischief
 
 import crash
+import deployment_kills
 import disks
 from attack import Attack
 
-ATTACKS: list[Attack] = [*crash.ATTACKS, *disks.ATTACKS]
+ATTACKS: list[Attack] = [*crash.ATTACKS, *deployment_kills.ATTACKS, *disks.ATTACKS]
 
 
 class Tally(NamedTuple):
