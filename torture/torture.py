@@ -21,12 +21,19 @@ from typing import NamedTuple
 sys.path.append(str(Path(__file__).parent.parent / "tests"))  # deployments, sites, mischief
 
 import crash
+import deployment_kills
 import disks
 import hostile
 import workers
 from attack import Attack
 
-ATTACKS: list[Attack] = [*crash.ATTACKS, *disks.ATTACKS, *hostile.ATTACKS, *workers.ATTACKS]
+ATTACKS: list[Attack] = [
+    *crash.ATTACKS,
+    *deployment_kills.ATTACKS,
+    *disks.ATTACKS,
+    *hostile.ATTACKS,
+    *workers.ATTACKS,
+]
 
 
 class Tally(NamedTuple):

@@ -23,7 +23,7 @@ from fedwca.experiments.metrics import accuracy_of, client_scores
 from fedwca.experiments.progress import Progress, Silent
 from fedwca.experiments.source import blank_model, check_source, source_model
 from fedwca.experiments.store import SOURCE, Checkpoint, RunFolder
-from fedwca.files import file_digest, sweep
+from fedwca.files import file_digest, seal, sweep
 from fedwca.machine import cores
 from fedwca.methods.base import Client, Method, Record
 from fedwca.models import read_class_names
@@ -180,7 +180,7 @@ def federate_into(
         federate(method, engine, start, say, keep, every=every)
     finally:
         tell.finish()
-    folder.write_json("result.json", folder.lines()[-1])
+    folder.write_json("result.json", seal(folder.lines()[-1]))
 
 
 def federate(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedwca.errors import UserError
-from fedwca.files import read_lines
+from fedwca.files import SEAL, read_lines, unseal
 
 __all__ = ["RunView", "find_runs", "read_run"]
 
@@ -100,6 +100,8 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     result = path / "result.json"
     if result.exists():
         final = json.loads(result.read_text(encoding="utf-8"))
+        if SEAL in final:  # older versions have none
+            final = unseal(final)
         lines = [line for line in lines if line["round"] < final["round"]] + [final]
     return lines
 
