@@ -121,7 +121,7 @@ class FakeGrid:
             content=content,
             error=error,
             has_error=lambda: error is not None,
-            metadata=SimpleNamespace(reply_to_message_id=number),
+            metadata=SimpleNamespace(reply_to_message_id=number, src_node_id=node),
         )
         return number
 

@@ -40,7 +40,7 @@ class FaultyGrid:
         self._chance, self._faults = chance, faults
         self._nodes = dict(enumerate(programs))
         self._next, self._pushed = len(programs), 0
-        self._due: dict[str, tuple[str, Request]] = {}
+        self._due: dict[str, tuple[int, str, Request]] = {}
         self._gone: dict[str, int] = {}  # sites that are away, and for how many more looks
         self._late: dict[str, int] = {}  # messages whose answer comes after so many more pulls
 
@@ -64,7 +64,7 @@ class FaultyGrid:
         self._pushed += 1
         name, site = f"message-{self._pushed}", self._nodes[node]
         request = Request.read(message.content)
-        self._due[name] = (site, request)
+        self._due[name] = (node, site, request)
         if request.kind == "work" and site != self._honest:
             self._decide(name, node, site)
         return name
@@ -89,8 +89,8 @@ class FaultyGrid:
             self._late[number] -= 1
             return None
         self._late.pop(number, None)
-        site, request = self._due.pop(number)
-        told = SimpleNamespace(reply_to_message_id=number)
+        node, site, request = self._due.pop(number)
+        told = SimpleNamespace(reply_to_message_id=number, src_node_id=node)
         if site in self._gone:
             error = SimpleNamespace(code=5, reason="node unavailable")
             return SimpleNamespace(error=error, has_error=lambda: True, metadata=told)

@@ -23,6 +23,7 @@ from attack import Attack, held
 from fedwca.core.params import State, clone
 from fedwca.data.augment import DIGITS
 from fedwca.data.images import ClientData, LabeledImages, UnlabeledImages
+from fedwca.engines.base import Evaluation
 from fedwca.engines.flower import Rules
 from fedwca.engines.flower_messages import Reply, Request
 from fedwca.engines.simulator import Simulator
@@ -145,6 +146,7 @@ class Grid:
         self._pushed += 1
         request = Request.read(message.content)
         name = f"message-{self._pushed}"
+        # In place of its plan what is asked for by name; its tensors are let go of.
         light = Request(request.kind, request.run, request.parcel.places, request.round)
         self._due[name] = (message.metadata.dst_node_id, light)
         return name
@@ -153,17 +155,17 @@ class Grid:
         return [self._reply(n, *self._due.pop(n)) for n in numbers if n in self._due]
 
     def _reply(self, number: str, node: int, request: Request) -> Any:
-        reply = Reply(f"site-{node}", request.run, request.round, images=IMAGES)
-        if request.kind == "work" and '"message"' in request.plan:
-            state = {
-                n: t + (node + 1) * 1e-4 if t.is_floating_point() else t
-                for n, t in self._features.items()
-            }
+        scores = Evaluation(0, 0, 0.5) if '"offered"' in request.plan else None
+        told = (f"site-{node}", request.run, request.round)
+        reply = Reply(*told, images=IMAGES, evaluation=scores)
+        if '"message"' in request.plan:
+            step = (1000 * request.round + node + 1) * 1e-5
+            state = {n: t + step if t.is_floating_point() else t for n, t in self._features.items()}
             values = {"samples": torch.tensor(IMAGES)}
             parcel, _ = pack({"reply": Record({"local": state}, values)})
-            reply = Reply(reply.site, reply.run, reply.round, adapted=True, parcel=parcel)
-        content, told = reply.content(), SimpleNamespace(reply_to_message_id=number)
-        return SimpleNamespace(content=content, has_error=lambda: False, metadata=told)
+            reply = Reply(*told, adapted=True, parcel=parcel, evaluation=scores)
+        whose = SimpleNamespace(reply_to_message_id=number, src_node_id=node)
+        return SimpleNamespace(content=reply.content(), has_error=lambda: False, metadata=whose)
 
 
 def replies(count: int, method: str, folder: Path) -> dict[str, Any]:
@@ -182,13 +184,12 @@ def replies(count: int, method: str, folder: Path) -> dict[str, Any]:
     before = memory("VmRSS")
     run_rounds(engine, experiment.method, features, told)
     answered = sum(facts["answered"] == 2 for facts in told.sites.values())
-    scratch = getattr(engine, "_scratch", folder)
     return {
         "model": model_bytes / 2**20,
         "before": before,
         "more": memory("VmHWM") - before,
         "answered": answered,
-        "left": [str(p) for p in scratch.glob("*")] if scratch != folder else [],
+        "left": [str(p) for p in engine._scratch.glob("*")],
     }
 
 

@@ -20,9 +20,13 @@ from typing import NamedTuple
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))  # deployments, sites, mischief
 
+import hostile
+import load
+import soak
+import workers
 from attack import Attack
 
-ATTACKS: list[Attack] = []
+ATTACKS: list[Attack] = [*hostile.ATTACKS, *workers.ATTACKS, *load.ATTACKS, *soak.ATTACKS]
 
 
 class Tally(NamedTuple):

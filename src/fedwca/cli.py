@@ -16,6 +16,7 @@ from fedwca.machine import keep_freed_memory
 from fedwca.models_cli import attach_model_commands
 from fedwca.run_argument import Runs, run_path
 from fedwca.screen import Screen, show_grid
+from fedwca.stopping import StoppedError, stoppable
 from fedwca.tensorboard_cli import attach_tensorboard
 
 app = typer.Typer(
@@ -48,10 +49,6 @@ BenchmarkName = Annotated[
 ]
 
 
-class _StoppedError(Exception):
-    """Ctrl-C during a run; caught before the command-line library makes an abort of it."""
-
-
 @app.callback(invoke_without_command=True)
 def top(
     version: Annotated[bool, typer.Option("--version", help="print the version and stop")] = False,
@@ -65,6 +62,7 @@ def top(
 
 
 @app.command()
+@stoppable("stopped; the same command goes on from the last finished round")
 def run(
     config: Annotated[Path | None, typer.Argument(help="a TOML file; none: mini-digits")] = None,
     methods: Annotated[
@@ -106,16 +104,9 @@ def _run_all(planned: list[Any], runs: Path, cache: Path | None) -> None:
     from fedwca.progress_display import display_for
     from fedwca.report.runs import read_run
 
-    folders = []
-    for experiment in planned:
-        try:
-            folder = run_experiment(experiment, runs, cache or default_cache(), display_for(out))
-        except KeyboardInterrupt:
-            raise _StoppedError(
-                "stopped; the same command goes on from the last finished round"
-            ) from None
-        folders.append(folder.path)
-    _show_results([read_run(path) for path in folders])
+    place = cache or default_cache()
+    folders = [run_experiment(e, runs, place, display_for(out)) for e in planned]
+    _show_results([read_run(folder.path) for folder in folders])
 
 
 def _show_results(views: list[Any]) -> None:
@@ -261,6 +252,7 @@ Dry = Annotated[bool, typer.Option("--dry-run", help="only tell what would be ru
 
 
 @app.command()
+@stoppable("stopped; the same command goes on from where it was")
 def reproduce(
     table: Named = None,
     listed: Listed = False,
@@ -289,10 +281,7 @@ def reproduce(
 
     wanted = wish(table, scale, data, benchmark, seeds, sources, methods, overrides)
     folders = (runs, cache or default_cache(), output or runs / "tables")
-    try:
-        Reproduction(wanted, *folders, out).run(dry=dry_run)
-    except KeyboardInterrupt:
-        raise _StoppedError("stopped; the same command goes on from where it was") from None
+    Reproduction(wanted, *folders, out).run(dry=dry_run)
 
 
 def _list_tables() -> None:
@@ -395,8 +384,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         code = stop.code if isinstance(stop.code, int) else 1
     except UserError as error:
         code = _complain(str(error))
-    except _StoppedError as stop:
-        code = _complain(str(stop), 130)
+    except StoppedError as stop:
+        code = _complain(str(stop), stop.code)
     except BrokenPipeError:  # the reader has seen enough, as in `fedwca list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0

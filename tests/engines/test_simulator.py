@@ -81,10 +81,9 @@ def _replies(exchanged: Exchanged) -> dict[Client, Record]:
 def _kill_a_worker(engine: Simulator) -> None:
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        executor = engine._pool._executor if engine._pool else None
-        processes = list((executor._processes or {}).values()) if executor else []
-        if len(processes) == 2 and any(engine._pool._mailbox.folder.glob("worker-*")):  # type: ignore[union-attr]
-            os.kill(processes[0].pid or 0, signal.SIGKILL)
+        pids = engine._pool.pids() if engine._pool else []
+        if len(pids) == 2 and any(engine._mailbox.folder.glob("worker-*")):
+            os.kill(pids[0], signal.SIGKILL)
             return
         time.sleep(0.001)
 
@@ -96,13 +95,11 @@ def test_no_process_is_left_behind(
     engine = Simulator(new_model(), method, tiny_clients, 0, tmp_path / "scratch", 2)
     state = method.init(new_model().feature_state())
     engine.exchange(0, {Client(tiny_clients[0].name): Job(state, None, Record())})
-    pids = list(engine._pool._executor._processes)  # type: ignore[union-attr]
+    pids = engine._pool.pids() if engine._pool else []
     assert pids
     for pid in pids:
         assert _blocks_interrupts(pid)
     engine.close()
-    # Ask the system, not `Process.is_alive`: while the pool's own thread is just taking note of
-    # an end that it has seen, that still says yes.
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)

@@ -17,6 +17,12 @@ from torch import Tensor
 from fedwca.core.params import State
 from fedwca.engines.base import Answer, Exchanged, Job
 from fedwca.engines.flower_messages import Reply, Request
+from fedwca.engines.plausible import (
+    MiscountError,
+    check_counts,
+    check_magnitude,
+    fingerprint,
+)
 from fedwca.engines.records import Filed, save_records
 from fedwca.engines.wire import Tensors, Wire, WireError, check_reply, check_size, pack, unpack
 from fedwca.errors import UserError
@@ -78,6 +84,7 @@ class SiteFacts(TypedDict):
     test_images: int
     online: bool
     answered: int  # the last round that it answered, -1 if none
+    refused: int  # how many of its answers were not taken
     problem: str  # the last one, with its round
 
 
@@ -122,7 +129,7 @@ class FlowerEngine:
         watch: Callable[[dict[str, SiteFacts]], None],
         scratch: Path,
     ) -> None:
-        self._post = _Post(grid, ttl=2 * rules.round_seconds + 60)
+        self._post = _Post(grid, 2 * rules.round_seconds + 60, note)
         self._task, self._rules, self._note = task, rules, note
         self._sites = _Sites(self._post, task, expected, note, watch)
         self._scratch = scratch
@@ -184,7 +191,7 @@ class FlowerEngine:
             self._note(f"round {round}: closed without {name}")
         work.close()
         answers = {c: work.answers[c.name] for c in jobs if c.name in work.answers}
-        return Exchanged(answers, work.bytes_down, work.bytes_up)
+        return Exchanged(answers, work.bytes_down, work.bytes_up, work.refused)
 
     def close(self) -> None:
         """Remove the replies; Flower ends the connection."""
@@ -201,9 +208,9 @@ OnReply = Callable[[Message], None]
 class _Post:
     """Messages on their way, each with what is to be done with its reply."""
 
-    def __init__(self, grid: Grid, ttl: float) -> None:
-        self._grid, self._ttl = grid, ttl
-        self._on_reply: dict[str, OnReply] = {}
+    def __init__(self, grid: Grid, ttl: float, note: Note) -> None:
+        self._grid, self._ttl, self._note = grid, ttl, note
+        self._on_reply: dict[str, tuple[int, OnReply]] = {}  # with the node that is to answer
 
     def nodes(self) -> list[Node]:
         """Who is online."""
@@ -215,11 +222,14 @@ class _Post:
         (number,) = self._grid.push_messages([message])
         if number is None:  # the node has just gone
             return ""
-        self._on_reply[number] = on_reply
+        self._on_reply[number] = node, on_reply
         return str(number)
 
     def deliver(self) -> None:
-        """Hand out the replies that have come."""
+        """Hand out the replies that have come: the first to each message, from who was asked.
+
+        Flower sees to both itself, but then a site's word would rest on Flower alone.
+        """
         waiting = iter(list(self._on_reply))
         while few := list(islice(waiting, _AT_ONCE)):
             replies = list(self._grid.pull_messages(few))
@@ -227,25 +237,34 @@ class _Post:
                 self._hand_out(replies.pop(0))
 
     def _hand_out(self, reply: Message) -> None:
+        number = reply.metadata.reply_to_message_id
+        node, on_reply = self._on_reply.get(number, (0, None))
         # A dead node's error has another sender: only the message that it answers tells whose.
-        on_reply = self._on_reply.pop(reply.metadata.reply_to_message_id, None)
-        if on_reply is not None:
+        if on_reply is None:
+            self._note("a second answer to one message is left aside")
+        elif not reply.has_error() and reply.metadata.src_node_id != node:
+            self._note("an answer from another node than was asked is left aside")
+        else:
+            del self._on_reply[number]
             on_reply(reply)
 
     def expect(self, number: str, on_reply: OnReply) -> None:
         """Do something else with the reply to a message, should it still come."""
         if number in self._on_reply:
-            self._on_reply[number] = on_reply
+            self._on_reply[number] = self._on_reply[number][0], on_reply
 
 
 class _Site:
     """A site as the server knows it."""
 
-    def __init__(self, name: str, node: int) -> None:
+    def __init__(self, name: str, node: Node) -> None:
         self.name, self.node = name, node
         self.known: set[str] = set()  # hashes of the tensors that it has
+        self.told: dict[str, int] = {}  # its models by their fingerprints, and in which round
         self.lost_at: float | None = None
-        self.facts = SiteFacts(images=0, test_images=0, online=True, answered=-1, problem="")
+        self.facts = SiteFacts(
+            images=0, test_images=0, online=True, answered=-1, refused=0, problem=""
+        )
 
 
 class _Sites:
@@ -274,13 +293,17 @@ class _Sites:
         nodes = {node.id: node for node in self.post.nodes()}
         self._asked = {node: when for node, when in self._asked.items() if node in nodes}
         for site in self._sites.values():
-            self._mark(site, site.node in nodes)
-        named = {site.node for site in self._sites.values()}
+            self._mark(site, site.node.id in nodes)
+        named = {site.node.id for site in self._sites.values()}
         for node in nodes.values():
             due = self._asked.get(node.id, -_ASK_AGAIN) + _ASK_AGAIN <= time.monotonic()
             if due and node.id not in named:
                 self._ask_unless_stranger(node)
         self.tell()
+
+    def ask_again(self, site: _Site) -> None:
+        """Its images may have changed since it came."""
+        self._ask(site.node)
 
     def _mark(self, site: _Site, online: bool) -> None:
         if online and site.lost_at is not None:
@@ -318,9 +341,11 @@ class _Sites:
             return
         known = self._sites.get(reply.site)
         if known is None:
-            known = self._sites[reply.site] = _Site(reply.site, node.id)
+            known = self._sites[reply.site] = _Site(reply.site, node)
             self._note(f"{reply.site} has joined with {reply.images} images")
-        known.node = node.id
+        elif known.facts["images"] != reply.images:
+            self._note(f"{reply.site} now has {reply.images} images")
+        known.node = node
         known.facts["images"], known.facts["test_images"] = reply.images, reply.test_images
         self._mark(known, True)
 
@@ -389,6 +414,7 @@ class _Round:
         self._under_way: dict[str, str] = {}  # a site's message
         self._tries: Counter[str] = Counter()
         self.answers: dict[str, Answer] = {}
+        self.refused: dict[str, list[str]] = {}
         self.bytes_down = self.bytes_up = 0
 
     def unanswered(self) -> list[str]:
@@ -426,16 +452,19 @@ class _Round:
         self._tries[site.name] += 1
         job = self._jobs[self._clients[site.name]]
         parcel, tensors = pack(self._records(job), site.known, self._task.wire)
-        due = None if job.message is None else self._task.method.replies(job.message)
-        sent = _Sent(set(tensors), lambda known: self._packed(site.name, known))
+        asked = _Asked(
+            job.offered is not None,
+            None if job.message is None else self._task.method.replies(job.message),
+            _Sent(set(tensors), lambda known: self._packed(site.name, known)),
+        )
         request = Request(
             "work", self._task.run, self._task.plan, self._round, self._task.wire, parcel
         )
         number = self._sites.post.send(
-            site.node,
+            site.node.id,
             request.content(),
             "train.work",
-            lambda message: self._receive(site, due, sent, message),
+            lambda message: self._receive(site, asked, message),
         )
         if number:
             self._under_way[site.name] = number
@@ -452,12 +481,12 @@ class _Round:
             records["offered"] = Record({"": job.offered})
         return records
 
-    def _receive(self, site: _Site, due: Declared | None, sent: "_Sent", message: Message) -> None:
+    def _receive(self, site: _Site, asked: "_Asked", message: Message) -> None:
         self._under_way.pop(site.name, None)
         reply = _read(message)
         if isinstance(reply, str):
             site.known.clear()  # who knows what it has kept
-            self._fail(site, reply)
+            (self._fail if message.has_error() else self._refuse)(site, reply)
             return
         self.bytes_up += reply.parcel.nbytes()
         if reply.missing:
@@ -469,14 +498,16 @@ class _Round:
             self._fail(site, reply.problem)
             return
         try:
-            answer, tensors = self._answer(site.name, reply, due, sent)
+            answer, tensors = self._answer(site, reply, asked)
         except WireError as error:
-            self._fail(site, f"its answer is refused: {error}")
+            self._refuse(site, str(error))
+            if isinstance(error, MiscountError):
+                self._sites.ask_again(site)
             return
         except Exception as error:  # as above
-            self._fail(site, f"its answer is refused: {type(error).__name__}, {error}")
+            self._refuse(site, f"{type(error).__name__}, {error}")
             return
-        site.known = {*sent, *tensors}
+        site.known = {*asked.sent, *tensors}
         site.facts["answered"] = self._round
         self.answers[site.name] = self._filed(answer)
 
@@ -491,28 +522,51 @@ class _Round:
         filed = Record(Filed(files), reply.values)
         return answer._replace(adapted=answer.adapted._replace(reply=filed))
 
+    def _refuse(self, site: _Site, reason: str) -> None:
+        self.refused.setdefault(site.name, []).append(printable(reason))
+        site.facts["refused"] += 1
+        self._fail(site, f"its answer is refused: {reason}")
+
     def _fail(self, site: _Site, problem: str) -> None:
         problem = printable(problem)
         site.facts["problem"] = f"round {self._round}: {problem}"
         self._note(f"round {self._round}: {site.name} failed: {problem}")
 
-    def _answer(
-        self, name: str, reply: Reply, due: Declared | None, sent: "_Sent"
-    ) -> tuple[Answer, Tensors]:
-        if reply.site != name:
+    def _answer(self, site: _Site, reply: Reply, asked: "_Asked") -> tuple[Answer, Tensors]:
+        if reply.site != site.name:
             raise WireError(f"it came from {reply.site!r}")
         if (reply.run, reply.round) != (self._task.run, self._round):
             raise WireError(f"it answers round {reply.round} of the run {reply.run!r}")
-        if due is None:
-            return Answer(None, reply.evaluation), {}
+        if (reply.evaluation is not None) != asked.scores:
+            raise WireError("it has not scored what it was to score, and nothing else")
+        if asked.replies is None:
+            return self._counted(site, Answer(None, reply.evaluation)), {}
         if not reply.adapted:
             raise WireError("it has not adapted")
-        checks = due, self._task.features, self._task.sizes
-        check_size(reply.parcel, *checks)
-        records, tensors = unpack(reply.parcel, sent)
+        due = asked.replies, self._task.features, self._task.sizes
+        check_size(reply.parcel, *due)
+        records, tensors = unpack(reply.parcel, asked.sent)
+        if other := records.keys() - {"reply"}:
+            raise WireError(f"the record {min(other)!r} is not declared")
         record = records.get("reply", Record())
-        check_reply(record, *checks)
-        return Answer(Adapted(record, Record(), reply.health), reply.evaluation), tensors
+        check_reply(record, *due)
+        check_magnitude(record, self._task.features)
+        self._check_new(site, fingerprint(reply.parcel, asked.sent.keys()))
+        answer = Answer(Adapted(record, Record(), reply.health), reply.evaluation)
+        return self._counted(site, answer), tensors
+
+    def _counted(self, site: _Site, answer: Answer) -> Answer:
+        record = answer.adapted.reply if answer.adapted else Record()
+        facts = site.facts
+        check_counts(record, answer.evaluation, facts["images"], facts["test_images"])
+        return answer
+
+    def _check_new(self, site: _Site, mark: str) -> None:
+        """Refuse a model of an earlier round; where a site cannot train, it may stay the same."""
+        trains = self._task.method.training.epochs > 0 and site.facts["images"] > 1
+        first = site.told.setdefault(mark, self._round)
+        if mark and trains and first != self._round:
+            raise WireError(f"it has sent the very same model in round {first}")
 
     def close(self) -> None:
         """Answers that come from now on are too late."""
@@ -532,9 +586,12 @@ class _Sent(Mapping[str, Tensor]):
         self._hashes, self._make = hashes, make
 
     def __getitem__(self, name: str) -> Tensor:
-        if name not in self._hashes:
+        if name not in self:
             raise KeyError(name)
         return self._made[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._hashes
 
     @cached_property
     def _made(self) -> Tensors:
@@ -545,3 +602,17 @@ class _Sent(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._hashes)
+
+
+class _Asked(NamedTuple):
+    """What a site was asked for.
+
+    Attributes:
+        scores: whether it was to score what it was offered.
+        replies: what its reply must hold; None where it was not to adapt.
+        sent: the tensors that it was sent.
+    """
+
+    scores: bool
+    replies: Declared | None
+    sent: _Sent

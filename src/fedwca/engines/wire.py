@@ -37,6 +37,7 @@ __all__ = [
 Wire = Literal["float32", "float16"]
 Tensors = dict[str, Tensor]  # by hash
 _NAMING = 1024  # bytes that a tensor's names and hash may take
+_MOST_STEPS = 2**40  # that BatchNorm may have counted
 
 
 class WireError(ValueError):
@@ -219,7 +220,10 @@ def _check(
 
 
 def check_state(name: str, state: State, template: State) -> None:
-    """Refuse weights whose names, shapes or dtypes are not the template's, or not finite."""
+    """Refuse weights whose names, shapes or dtypes are not the template's, or not finite.
+
+    Nor may BatchNorm's variances and counters be negative: the former would be NaN once used.
+    """
     if state.keys() != template.keys():
         raise WireError(f"the model {name!r} has other tensors than ours")
     for part, tensor in state.items():
@@ -231,6 +235,11 @@ def check_state(name: str, state: State, template: State) -> None:
             )
         if not bool(tensor.isfinite().all()):
             raise WireError(f"{part} of the model {name!r} is not finite")
+        counts = not tensor.is_floating_point()
+        if (counts or part.endswith(".running_var")) and bool((tensor < 0).any()):
+            raise WireError(f"{part} of the model {name!r} is negative")
+        if counts and bool((tensor > _MOST_STEPS).any()):
+            raise WireError(f"{part} of the model {name!r} counts more than {_MOST_STEPS:,} steps")
 
 
 def _check_value(name: str, value: Tensor, numbers: Numbers, sizes: Mapping[str, int]) -> None:

@@ -69,9 +69,9 @@ def run_experiment(
         kept = folder.path / "source.safetensors"
         source_model(experiment, benchmark, model, kept, cache, tell.note)
         source = clone(model.feature_state())
-        workers = experiment.run.workers or cores()
+        workers, seed = experiment.run.workers or cores(), experiment.run.seed
         engine = Simulator(
-            model, experiment.method, clients, experiment.run.seed, folder.scratch, workers
+            model, experiment.method, clients, seed, folder.scratch, workers, tell.note
         )
         try:
             federate_into(folder, experiment, source, engine, tell)
@@ -243,12 +243,14 @@ class _Jobs(Mapping[Client, Job]):
 
 def _line(method: Method, at: Checkpoint, exchanged: Exchanged) -> dict[str, Any]:
     scores = client_scores({c: a.evaluation for c, a in exchanged.answers.items() if a.evaluation})
+    refused = {"refused": dict(exchanged.refused)} if exchanged.refused else {}
     return {
         "round": at.rounds,
         "accuracy": accuracy_of(scores),
         "clients": scores,
         "server": method.describe(at.state),
         **at.facts,
+        **refused,
     }
 
 
