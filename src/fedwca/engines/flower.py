@@ -226,10 +226,7 @@ class _Post:
         return str(number)
 
     def deliver(self) -> None:
-        """Hand out the replies that have come: the first to each message, from who was asked.
-
-        Flower sees to both itself, but then a site's word would rest on Flower alone.
-        """
+        """Hand out the replies that have come, a few at a time: they may be large."""
         waiting = iter(list(self._on_reply))
         while few := list(islice(waiting, _AT_ONCE)):
             replies = list(self._grid.pull_messages(few))
@@ -237,6 +234,10 @@ class _Post:
                 self._hand_out(replies.pop(0))
 
     def _hand_out(self, reply: Message) -> None:
+        """The first reply to each message, from who was asked.
+
+        Flower sees to both itself, but then a site's word would rest on Flower alone.
+        """
         number = reply.metadata.reply_to_message_id
         node, on_reply = self._on_reply.get(number, (0, None))
         # A dead node's error has another sender: only the message that it answers tells whose.
@@ -452,11 +453,9 @@ class _Round:
         self._tries[site.name] += 1
         job = self._jobs[self._clients[site.name]]
         parcel, tensors = pack(self._records(job), site.known, self._task.wire)
-        asked = _Asked(
-            job.offered is not None,
-            None if job.message is None else self._task.method.replies(job.message),
-            _Sent(set(tensors), lambda known: self._packed(site.name, known)),
-        )
+        reply = None if job.message is None else self._task.method.replies(job.message)
+        due = _Due(reply, scored=job.offered is not None)
+        sent = _Sent(set(tensors), lambda known: self._packed(site.name, known))
         request = Request(
             "work", self._task.run, self._task.plan, self._round, self._task.wire, parcel
         )
@@ -464,7 +463,7 @@ class _Round:
             site.node.id,
             request.content(),
             "train.work",
-            lambda message: self._receive(site, asked, message),
+            lambda message: self._receive(site, due, sent, message),
         )
         if number:
             self._under_way[site.name] = number
@@ -481,7 +480,7 @@ class _Round:
             records["offered"] = Record({"": job.offered})
         return records
 
-    def _receive(self, site: _Site, asked: "_Asked", message: Message) -> None:
+    def _receive(self, site: _Site, due: "_Due", sent: "_Sent", message: Message) -> None:
         self._under_way.pop(site.name, None)
         reply = _read(message)
         if isinstance(reply, str):
@@ -498,7 +497,7 @@ class _Round:
             self._fail(site, reply.problem)
             return
         try:
-            answer, tensors = self._answer(site, reply, asked)
+            answer, tensors = self._answer(site, reply, due, sent)
         except WireError as error:
             self._refuse(site, str(error))
             if isinstance(error, MiscountError):
@@ -507,7 +506,7 @@ class _Round:
         except Exception as error:  # as above
             self._refuse(site, f"{type(error).__name__}, {error}")
             return
-        site.known = {*asked.sent, *tensors}
+        site.known = {*sent, *tensors}
         site.facts["answered"] = self._round
         self.answers[site.name] = self._filed(answer)
 
@@ -532,26 +531,28 @@ class _Round:
         site.facts["problem"] = f"round {self._round}: {problem}"
         self._note(f"round {self._round}: {site.name} failed: {problem}")
 
-    def _answer(self, site: _Site, reply: Reply, asked: "_Asked") -> tuple[Answer, Tensors]:
+    def _answer(
+        self, site: _Site, reply: Reply, due: "_Due", sent: "_Sent"
+    ) -> tuple[Answer, Tensors]:
         if reply.site != site.name:
             raise WireError(f"it came from {reply.site!r}")
         if (reply.run, reply.round) != (self._task.run, self._round):
             raise WireError(f"it answers round {reply.round} of the run {reply.run!r}")
-        if (reply.evaluation is not None) != asked.scores:
+        if (reply.evaluation is not None) != due.scored:
             raise WireError("it has not scored what it was to score, and nothing else")
-        if asked.replies is None:
+        if due.reply is None:
             return self._counted(site, Answer(None, reply.evaluation)), {}
         if not reply.adapted:
             raise WireError("it has not adapted")
-        due = asked.replies, self._task.features, self._task.sizes
-        check_size(reply.parcel, *due)
-        records, tensors = unpack(reply.parcel, asked.sent)
+        checks = due.reply, self._task.features, self._task.sizes
+        check_size(reply.parcel, *checks)
+        records, tensors = unpack(reply.parcel, sent)
         if other := records.keys() - {"reply"}:
             raise WireError(f"the record {min(other)!r} is not declared")
         record = records.get("reply", Record())
-        check_reply(record, *due)
+        check_reply(record, *checks)
         check_magnitude(record, self._task.features)
-        self._check_new(site, fingerprint(reply.parcel, asked.sent.keys()))
+        self._check_new(site, fingerprint(reply.parcel, sent.keys()))
         answer = Answer(Adapted(record, Record(), reply.health), reply.evaluation)
         return self._counted(site, answer), tensors
 
@@ -579,6 +580,13 @@ def _late(note: Note, name: str, round: int) -> OnReply:
     return lambda _: note(f"{name} has answered round {round} too late")
 
 
+class _Due(NamedTuple):
+    """What a site's answer must hold: a reply as declared, if it is to adapt; its scores."""
+
+    reply: Declared | None
+    scored: bool
+
+
 class _Sent(Mapping[str, Tensor]):
     """The tensors that a site was sent, by hash: made once more if its reply names one of them."""
 
@@ -590,7 +598,7 @@ class _Sent(Mapping[str, Tensor]):
             raise KeyError(name)
         return self._made[name]
 
-    def __contains__(self, name: object) -> bool:
+    def __contains__(self, name: object) -> bool:  # whether it was sent; that makes nothing
         return name in self._hashes
 
     @cached_property
@@ -602,17 +610,3 @@ class _Sent(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._hashes)
-
-
-class _Asked(NamedTuple):
-    """What a site was asked for.
-
-    Attributes:
-        scores: whether it was to score what it was offered.
-        replies: what its reply must hold; None where it was not to adapt.
-        sent: the tensors that it was sent.
-    """
-
-    scores: bool
-    replies: Declared | None
-    sent: _Sent
