@@ -20,7 +20,6 @@ from fedwca.engines.flower import FlowerEngine, Rules
 from fedwca.engines.flower_messages import Reply, Request
 from fedwca.engines.wire import pack, unpack
 from fedwca.errors import UserError
-from fedwca.methods import Record
 from fedwca.methods.base import Client, Record
 from fedwca.models import DomainModel
 from mischief import TRICKS, Program, play_tricks, record_of
