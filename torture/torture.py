@@ -24,6 +24,8 @@ import crash
 import deployment_kills
 import disks
 import hostile
+import load
+import soak
 import workers
 from attack import Attack
 
@@ -32,6 +34,8 @@ ATTACKS: list[Attack] = [
     *deployment_kills.ATTACKS,
     *disks.ATTACKS,
     *hostile.ATTACKS,
+    *load.ATTACKS,
+    *soak.ATTACKS,
     *workers.ATTACKS,
 ]
 

@@ -1,8 +1,10 @@
 """Sites come late, die, return, lie, forget: the rounds go on with those who answer."""
 
+import gc
 import shutil
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +15,12 @@ import pytest
 
 from federation import same
 from fedwca.data.domains import Benchmark
+from fedwca.engines.base import Job
 from fedwca.engines.flower import FlowerEngine, Rules
 from fedwca.engines.flower_messages import Reply, Request
-from fedwca.engines.wire import pack
+from fedwca.engines.wire import pack, unpack
 from fedwca.errors import UserError
-from fedwca.methods import Record
+from fedwca.methods.base import Client, Record
 from fedwca.models import DomainModel
 from mischief import TRICKS, Program, play_tricks, record_of
 from sites import (
@@ -372,3 +375,68 @@ def test_another_protocol_is_refused_in_words(world: World, new_model: NewModel)
     assert "install the same version of fedwca" in reply.problem
     reply = world.program("dim")(Request("work", "../evil", plan.model_dump_json()))
     assert "no name of a run" in reply.problem
+
+
+def first_jobs(world: World, engine: FlowerEngine) -> dict[Client, Job]:
+    method = world.experiment.method
+    state = method.init(world.new_model().feature_state())
+    return {c: Job(method.send(state, c), None, Record()) for c in engine.clients()}
+
+
+def test_replies_lie_in_files_that_are_gone_at_the_end(world: World) -> None:
+    engine, _ = world.engine()
+    answers = engine.exchange(0, first_jobs(world, engine)).answers
+    assert len(list(engine._scratch.iterdir())) == len(answers) == 2
+    for answer in answers.values():
+        assert answer.adapted is not None
+        models = answer.adapted.reply.models
+        assert models["local"] is not models["local"]  # read each time, never kept
+        assert same(models["local"], models["local"])
+    engine.close()
+    assert not engine._scratch.exists()
+
+
+def test_few_replies_are_asked_for_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedwca.engines.flower._AT_ONCE", 1)
+    pull, asked = world.grid.pull_messages, list[int]()
+    monkeypatch.setattr(
+        world.grid, "pull_messages", lambda numbers: asked.append(len(numbers)) or pull(numbers)
+    )
+    engine, told = world.engine()
+    world.run(engine, told)
+    assert set(asked) == {1}
+    assert len(told.lines) == 4
+
+
+def test_a_late_answer_keeps_nothing_of_its_round(world: World) -> None:
+    engine, told = world.engine(rules=HASTY)
+    jobs = first_jobs(world, engine)
+    world.grid.asleep.add(1)
+    messages = [weakref.ref(job.message) for job in jobs.values()]
+    engine.exchange(0, jobs)
+    assert any("closed without" in note for note in told.notes)
+    del jobs
+    gc.collect()
+    assert [message() for message in messages] == [None, None]
+    engine.close()
+
+
+def test_a_reply_may_name_what_the_site_was_sent(world: World) -> None:
+    def echo(program: Program) -> Program:
+        def answer(request: Request) -> Reply:
+            reply = program(request)
+            if not reply.adapted:
+                return reply
+            records, came = unpack(request.parcel, {})
+            own = unpack(reply.parcel, came)[0]["reply"].values
+            named = Record({"local": records["message"].models["global"]}, own)
+            return replace(reply, parcel=pack({"reply": named}, came)[0])
+
+        return answer
+
+    world.grid.sites = {n: echo(program) for n, program in world.grid.sites.items()}
+    engine, _ = world.engine()
+    for answer in engine.exchange(0, first_jobs(world, engine)).answers.values():
+        assert answer.adapted is not None
+        assert same(answer.adapted.reply.models["local"], world.new_model().feature_state())
+    engine.close()

@@ -591,9 +591,12 @@ class _Sent(Mapping[str, Tensor]):
         self._hashes, self._make = hashes, make
 
     def __getitem__(self, name: str) -> Tensor:
-        if name not in self._hashes:
+        if name not in self:
             raise KeyError(name)
         return self._made[name]
+
+    def __contains__(self, name: object) -> bool:  # whether it was sent; that makes nothing
+        return name in self._hashes
 
     @cached_property
     def _made(self) -> Tensors:
