@@ -298,7 +298,8 @@ class _Sites:
         known = self._sites.get(reply.site)
         if known is None:
             known = self._sites[reply.site] = _Site(reply.site, node.id)
-            self._note(f"{reply.site} has joined with {reply.images} images")
+            told = f" with {reply.images} images" if reply.images else ""  # [privacy] keeps it back
+            self._note(f"{reply.site} has joined{told}")
         known.node = node.id
         known.facts["images"], known.facts["test_images"] = reply.images, reply.test_images
         self._mark(known, True)

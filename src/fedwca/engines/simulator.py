@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from fedwca.core.params import State
 from fedwca.data.images import ClientData
 from fedwca.engines.base import Answer, Evaluation, Exchanged, Job
+from fedwca.engines.privacy import Privacy
 from fedwca.engines.records import load_records, save_records
 from fedwca.engines.site import Site, threads
 from fedwca.engines.spawning import undisturbed, without_script
@@ -46,6 +47,7 @@ class Simulator:
         seed: of the run.
         scratch: a folder for messages and replies; made, and removed, by the simulator.
         workers: processes; 1 works in this process. A GPU always has one, which holds the model.
+        privacy: what is done to replies; its noise comes from the seed.
     """
 
     def __init__(
@@ -56,9 +58,11 @@ class Simulator:
         seed: int,
         scratch: Path,
         workers: int = 1,
+        privacy: Privacy = Privacy(),  # noqa: B008 - frozen
     ) -> None:
         self._clients = [Client(c.name, c.domain) for c in clients]
-        self._site = Site(model, method, {c.name: c for c in clients}, seed)
+        held = {c.name: c for c in clients}
+        self._site = Site(model, method, held, seed, privacy, seeded_noise=True)
         self._sizes = {c.name: len(c.train) for c in clients}
         on_cpu = next(model.parameters()).device.type == "cpu"
         count = min(workers, len(clients)) if on_cpu else 1

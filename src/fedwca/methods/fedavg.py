@@ -66,6 +66,9 @@ class FedAvg(Method):
     def replies(self, message: Record) -> Declared:
         return {"local": MODEL, "samples": SAMPLES}
 
+    def discloses(self) -> dict[str, str]:
+        return {"samples": 'method.mean = "plain"'} if self.mean == "samples" else {}
+
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         merged = mean_of(list(replies.values()), self.mean) or state.models["global"]
         return Record({"global": merged}, {"round": state.values["round"] + 1})

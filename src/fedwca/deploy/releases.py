@@ -1,0 +1,55 @@
+"""What a site has let out of a run under [privacy]: never more answers than are accounted for."""
+
+import hashlib
+from pathlib import Path
+
+from fedwca.engines.flower_messages import Request
+from fedwca.engines.records import load_notes, load_records, save_records
+from fedwca.errors import UserError
+from fedwca.methods.base import Record
+
+__all__ = ["Releases"]
+
+
+class Releases:
+    """The last reply of a site, and how many there were.
+
+    A question that comes again, after a crash or a lost answer, gets the very same reply: made
+    anew, it would tell of the images once more.
+
+    Args:
+        folder: what the site keeps of the run.
+        most: as many replies as the guarantee is for.
+    """
+
+    def __init__(self, folder: Path, most: int) -> None:
+        self._path, self._most = folder / "released.safetensors", most
+
+    def said(self, request: Request) -> Record | None:
+        """The reply to this very request, if it was the last; UserError where none is left."""
+        if not self._path.exists():
+            return None
+        try:
+            notes, reply = load_notes(self._path), load_records(self._path)[""]
+            count, asked = int(notes["count"]), str(notes["asked"])
+        except (ValueError, KeyError, OSError) as error:
+            sentence = "it no longer knows how much it has told under [privacy]"
+            raise UserError(f"{sentence} ({error}): start a new run", elsewhere=sentence) from None
+        if asked == _asked(request):
+            return reply
+        if count >= self._most:
+            sentence = f"it has given the {self._most} answers that its privacy allows for"
+            raise UserError(f"{sentence}: start a new run", elsewhere=sentence)
+        return None
+
+    def keep(self, request: Request, reply: Record) -> None:
+        """Count a reply before it leaves."""
+        count = int(load_notes(self._path)["count"]) if self._path.exists() else 0
+        if self.said(request) is None:
+            notes = {"count": count + 1, "asked": _asked(request)}
+            save_records(self._path, {"": reply}, notes=notes)
+
+
+def _asked(request: Request) -> str:
+    """The round and, by their hashes, all tensors of the request."""
+    return hashlib.sha256(f"{request.round} {request.parcel.places}".encode()).hexdigest()
