@@ -27,14 +27,7 @@ class Releases:
 
     def said(self, request: Request) -> Record | None:
         """The reply to this very request, if it was the last; UserError where none is left."""
-        if not self._path.exists():
-            return None
-        try:
-            notes, reply = load_notes(self._path), load_records(self._path)[""]
-            count, asked = int(notes["count"]), str(notes["asked"])
-        except (ValueError, KeyError, OSError) as error:
-            sentence = "it no longer knows how much it has told under [privacy]"
-            raise UserError(f"{sentence} ({error}): start a new run", elsewhere=sentence) from None
+        count, asked, reply = self._last()
         if asked == _asked(request):
             return reply
         if count >= self._most:
@@ -44,10 +37,20 @@ class Releases:
 
     def keep(self, request: Request, reply: Record) -> None:
         """Count a reply before it leaves."""
-        count = int(load_notes(self._path)["count"]) if self._path.exists() else 0
         if self.said(request) is None:
-            notes = {"count": count + 1, "asked": _asked(request)}
+            notes = {"count": self._last()[0] + 1, "asked": _asked(request)}
             save_records(self._path, {"": reply}, notes=notes)
+
+    def _last(self) -> tuple[int, str, Record]:
+        """How many there were, and the last with what it answers."""
+        if not self._path.exists():
+            return 0, "", Record()
+        try:
+            reply, notes = load_records(self._path)[""], load_notes(self._path)
+            return int(notes["count"]), str(notes["asked"]), reply
+        except (ValueError, KeyError):
+            sentence = "it no longer knows how much it has told under [privacy]"
+            raise UserError(f"{sentence}: start a new run", elsewhere=sentence) from None
 
 
 def _asked(request: Request) -> str:
