@@ -14,7 +14,7 @@ install: $(STAMP) ## set up .venv with pinned versions (the other targets do it 
 
 $(STAMP): pyproject.toml constraints.txt constraints-all.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt -c constraints-all.txt -e '.[dev,flower,onnx,tensorboard]'
+	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt -c constraints-all.txt -e '.[dev,flower,onnx,tensorboard,privacy]'
 	@touch $(STAMP)
 
 demo: $(STAMP) ## run four methods on the embedded benchmark and compare them (a few minutes)

@@ -183,6 +183,7 @@ def engine_for(
         classifier={n: t for n, t in state.items() if n.startswith("classifier.")},
         sizes=plan.sizes(model),
         wire=wire,
+        private=experiment.privacy.on,
     )
     engine = FlowerEngine(
         grid,

@@ -193,6 +193,8 @@ def show(folder: Run, runs: Runs = Path("runs")) -> None:
     for section, values in view.settings.items():
         text = ", ".join(f"{name} = {value}" for name, value in values.items())
         out.print(f"[{section}] {text}", markup=False, highlight=False)
+    if view.privacy:
+        out.say(f"privacy of each client's data set as a whole: {view.privacy}")
     _show_results([view])
 
 

@@ -10,6 +10,7 @@ from fedwca.deploy.plan import Plan, plan_of
 from fedwca.engines.flower import FlowerEngine, Grid, Rules, SiteFacts, Task
 from fedwca.errors import UserError
 from fedwca.experiments.config import Experiment
+from fedwca.experiments.privacy import announce, guarantee
 from fedwca.experiments.progress import Progress
 from fedwca.experiments.runner import digests_of, federate_into, load_data, random_start
 from fedwca.experiments.source import blank_model, check_source, source_model
@@ -36,6 +37,7 @@ def check_deployable(experiment: Experiment) -> None:
             'method.clustering = "domain" needs the true domains, which only a simulation knows: '
             'set it to "finch"'
         )
+    guarantee(experiment.privacy, experiment.method.rounds)  # its library may not be there
     if experiment.data.path is not None and experiment.data.benchmark == "images":
         raise UserError(
             "data.path is for simulations: sites have their own images; leave it out, and give the "
@@ -66,6 +68,7 @@ def serve(
     for warning in (*benchmark.warnings, *random_start(experiment)):
         tell.note(f"warning: {warning}")
     check_source(experiment, benchmark)
+    promised = guarantee(experiment.privacy, experiment.method.rounds)
     model = blank_model(experiment, benchmark)
     with RunFolder.open(path, experiment.deployed_settings(), identity) as folder:
         folder.clean()
@@ -74,6 +77,7 @@ def serve(
         plan = plan_of(experiment, benchmark.classes, benchmark.transform)
         task = _task(experiment, model, plan)
         logged = _Logged(tell, folder.path / LOG)
+        announce(folder, promised, logged.note)
         engine = FlowerEngine(
             grid,
             task,
@@ -103,6 +107,7 @@ def _task(experiment: Experiment, model: DomainModel, plan: Plan) -> Task:
         classifier={n: t for n, t in state.items() if n.startswith("classifier.")},
         sizes=plan.sizes(model),
         wire=experiment.deploy.wire,
+        private=experiment.privacy.on,
     )
 
 

@@ -49,6 +49,7 @@ class Task(NamedTuple):
             compared with the former, the latter goes to every site.
         sizes: what the letters in the method's declarations stand for.
         wire: how weights travel.
+        private: sites keep back how many images they have, and how they do on them.
     """
 
     run: str
@@ -58,6 +59,7 @@ class Task(NamedTuple):
     classifier: State
     sizes: Mapping[str, int]
     wire: Wire
+    private: bool = False
 
 
 @dataclass(frozen=True)
@@ -343,7 +345,8 @@ class _Sites:
         known = self._sites.get(reply.site)
         if known is None:
             known = self._sites[reply.site] = _Site(reply.site, node)
-            self._note(f"{reply.site} has joined with {reply.images} images")
+            told = f" with {reply.images} images" if reply.images else ""  # [privacy] keeps it back
+            self._note(f"{reply.site} has joined{told}")
         elif known.facts["images"] != reply.images:
             self._note(f"{reply.site} now has {reply.images} images")
         known.node = node
@@ -454,7 +457,7 @@ class _Round:
         job = self._jobs[self._clients[site.name]]
         parcel, tensors = pack(self._records(job), site.known, self._task.wire)
         reply = None if job.message is None else self._task.method.replies(job.message)
-        due = _Due(reply, scored=job.offered is not None)
+        due = _Due(reply, scored=job.offered is not None and not self._task.private)
         sent = _Sent(set(tensors), lambda known: self._packed(site.name, known))
         request = Request(
             "work", self._task.run, self._task.plan, self._round, self._task.wire, parcel
@@ -555,13 +558,14 @@ class _Round:
 
     def _counted(self, site: _Site, answer: Answer) -> Answer:
         record = answer.adapted.reply if answer.adapted else Record()
-        facts = site.facts
-        check_counts(record, answer.evaluation, facts["images"], facts["test_images"])
+        images = 1 if self._task.private else site.facts["images"]  # all weigh the same then
+        check_counts(record, answer.evaluation, images, site.facts["test_images"])
         return answer
 
     def _check_new(self, site: _Site, mark: str) -> None:
         """Refuse a model of an earlier round; where a site cannot train, it may stay the same."""
-        trains = self._task.method.training.epochs > 0 and site.facts["images"] > 1
+        enough = self._task.private or site.facts["images"] > 1
+        trains = self._task.method.training.epochs > 0 and enough
         first = site.told.setdefault(mark, self._round)
         if mark and trains and first != self._round:
             raise WireError(f"it has sent the very same model in round {first}")

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from fedwca.data.images import ClientData
 from fedwca.engines.base import Exchanged, Job
 from fedwca.engines.mailbox import Done, Letters, Mailbox, Written
+from fedwca.engines.privacy import Privacy
 from fedwca.engines.site import Site, threads
 from fedwca.engines.workers import Workers
 from fedwca.methods.base import Client, Method
@@ -29,6 +30,7 @@ class Simulator:
         workers: processes; 1 works in this process. A GPU always has one, which holds the model.
             One that is lost is replaced, and its client done again, with the same result.
         note: is told of a lost worker.
+        privacy: what is done to replies; its noise comes from the seed.
     """
 
     def __init__(
@@ -40,9 +42,11 @@ class Simulator:
         scratch: Path,
         workers: int = 1,
         note: Note = silent,
+        privacy: Privacy = Privacy(),  # noqa: B008 - frozen
     ) -> None:
         self._clients = [Client(c.name, c.domain) for c in clients]
-        self._site = Site(model, method, {c.name: c for c in clients}, seed)
+        held = {c.name: c for c in clients}
+        self._site = Site(model, method, held, seed, privacy, seeded_noise=True)
         self._sizes = {c.name: len(c.train) for c in clients}
         on_cpu = next(model.parameters()).device.type == "cpu"
         count = min(workers, len(clients)) if on_cpu else 1

@@ -13,8 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from fedwca.data.benchmarks import BENCHMARKS, check_benchmark
 from fedwca.data.partition import Partition
 from fedwca.data.raw import SOURCE
+from fedwca.engines.privacy import Privacy
 from fedwca.errors import UserError, did_you_mean
 from fedwca.experiments.defaults import defaults
+from fedwca.experiments.privacy import check_private
 from fedwca.methods import METHODS, Method, Training
 
 if sys.version_info >= (3, 11):
@@ -167,6 +169,7 @@ class Experiment(_Section):
     method: Any  # a dataclass of METHODS, its training inside
     run: RunConfig
     deploy: DeployConfig
+    privacy: Privacy
 
     def settings(self) -> Table:
         """All settings as plain JSON values, as they stand in the run folder."""
@@ -179,6 +182,8 @@ class Experiment(_Section):
             "training": training,
             "method": {"name": self.method_name, **method},
             "run": self.run.model_dump(mode="json"),
+            # Left out where it does nothing: runs keep the names that they had without it.
+            **({"privacy": asdict(self.privacy)} if self.privacy.on else {}),
         }
 
     def deployed_settings(self) -> Table:
@@ -248,10 +253,13 @@ def _build(merged: Table, name: str) -> Experiment:
         "source": _validated(SourceConfig, "source", merged.get("source", {})),
         "run": _validated(RunConfig, "run", merged.get("run", {})),
         "deploy": _validated(DeployConfig, "deploy", merged.get("deploy", {})),
+        "privacy": _validated(Privacy, "privacy", merged.get("privacy", {})),
     }
     if "training" in merged["method"]:
         raise UserError("method.training is a section of its own: write it as [training]")
     chosen = build_method({"name": name, **merged["method"]}, merged.get("training", {}))
+    if sections["privacy"].on:
+        check_private(chosen, name)
     _check_data(sections["data"])
     if not sections["data"].source and sections["source"].weights is None:
         raise UserError(
@@ -348,7 +356,7 @@ def _check_keys(kind: Any, section: str, values: Any) -> None:
             raise UserError(f"{section} has no setting {key!r}: {did_you_mean(key, known)}")
 
 
-_SECTIONS = ("data", "model", "source", "training", "method", "run", "deploy")
+_SECTIONS = ("data", "model", "source", "training", "method", "run", "deploy", "privacy")
 
 
 def _check_sections(settings: Mapping[str, Any]) -> None:

@@ -20,6 +20,7 @@ from fedwca.errors import UserError
 from fedwca.experiments.config import Experiment
 from fedwca.experiments.examples import example_images
 from fedwca.experiments.metrics import accuracy_of, client_scores
+from fedwca.experiments.privacy import announce, guarantee
 from fedwca.experiments.progress import Progress, Silent
 from fedwca.experiments.source import blank_model, check_source, source_model
 from fedwca.experiments.store import SOURCE, Checkpoint, RunFolder
@@ -59,6 +60,7 @@ def run_experiment(
     for warning in (*benchmark.warnings, *random_start(experiment)):
         tell.note(f"warning: {warning}")
     check_source(experiment, benchmark)
+    promised = guarantee(experiment.privacy, experiment.method.rounds)
     data = experiment.data
     clients = benchmark.clients(data.source, data.partition, experiment.run.seed)
     model = blank_model(experiment, benchmark)
@@ -71,8 +73,10 @@ def run_experiment(
         source = clone(model.feature_state())
         workers, seed = experiment.run.workers or cores(), experiment.run.seed
         engine = Simulator(
-            model, experiment.method, clients, seed, folder.scratch, workers, tell.note
+            *(model, experiment.method, clients, seed, folder.scratch, workers),
+            *(tell.note, experiment.privacy),
         )
+        announce(folder, promised, tell.note)
         try:
             federate_into(folder, experiment, source, engine, tell)
         finally:

@@ -3,6 +3,7 @@
 - config.json         the resolved settings, and digests of what else the run reads
 - clients.json        who holds which images
 - source.safetensors  the source model
+- privacy.json        (ε, δ) of all rounds, where [privacy] adds noise
 - results.jsonl       one line for each evaluated round
 - checkpoint-N        a folder: server state and client memories after N rounds; the last two
 - result.json         the final line, written when the run is done

@@ -62,6 +62,12 @@ class Clustered(Method):
         """Whether the server clusters by styles, and this is the client's first round."""
         return self.clustering == "style" and "source" in message.models
 
+    def discloses(self) -> dict[str, str]:
+        told = {"style": 'method.clustering = "finch"'} if self.clustering == "style" else {}
+        if self.cluster_mean == "samples":
+            told["samples"] = 'method.cluster_mean = "plain"'
+        return told
+
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         values = {**state.values, "round": state.values["round"] + 1}
         if not replies:

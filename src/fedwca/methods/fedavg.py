@@ -74,6 +74,9 @@ class FedAvg(Method):
     def replies(self, message: Record) -> Declared:
         return {"local": MODEL, "samples": SAMPLES}
 
+    def discloses(self) -> dict[str, str]:
+        return {"samples": 'method.mean = "plain"'} if self.mean == "samples" else {}
+
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         before = state.models["global"]
         model = merged(list(replies.values()), self.mean, self.aggregation, before)

@@ -113,6 +113,9 @@ class IFCA(Method):
         choice = {"pick": pick} if clusters else {"ticket": Numbers(torch.float64, (), 0, 1)}
         return {"local": MODEL, "samples": SAMPLES, **choice}
 
+    def discloses(self) -> dict[str, str]:
+        return {"pick": ""}
+
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         values = {**state.values, "round": state.values["round"] + 1}
         if not replies:

@@ -54,6 +54,15 @@ class RunView:
         return None if mean is None else float(mean)
 
     @property
+    def privacy(self) -> str:
+        """What the run promised its clients, empty if nothing."""
+        path = self.path / "privacy.json"
+        if not path.is_file():
+            return ""
+        told = json.loads(path.read_text(encoding="utf-8"))
+        return f"ε = {told['epsilon']:.3g}, δ = {told['delta']:g} after {told['rounds']} rounds"
+
+    @property
     def clusters(self) -> dict[str, int]:
         """Each client's cluster, empty if the method has none."""
         return {
@@ -78,7 +87,8 @@ def read_run(path: Path) -> RunView:
     try:
         settings = json.loads(config.read_text(encoding="utf-8"))["settings"]
         view = RunView(path, settings, tuple(_lines(path)), (path / "result.json").exists())
-        _ = (view.method, view.seed, view.rounds, view.accuracy, settings["data"]["benchmark"])
+        _ = (view.method, view.seed, view.rounds, view.accuracy, view.privacy)
+        _ = settings["data"]["benchmark"]
         for line in view.lines:
             _check_line(line)
     except (ValueError, KeyError, TypeError, AttributeError):
