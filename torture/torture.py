@@ -20,9 +20,10 @@ from typing import NamedTuple
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))  # deployments, sites, mischief
 
+import fuzz
 from attack import Attack
 
-ATTACKS: list[Attack] = []
+ATTACKS: list[Attack] = [*fuzz.ATTACKS]
 
 
 class Tally(NamedTuple):

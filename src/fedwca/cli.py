@@ -14,6 +14,7 @@ from fedwca.deploy_cli import deploy_app
 from fedwca.errors import UserError
 from fedwca.machine import keep_freed_memory
 from fedwca.models_cli import attach_model_commands
+from fedwca.notes import printable
 from fedwca.run_argument import Runs, run_path
 from fedwca.screen import Screen, show_grid
 from fedwca.tensorboard_cli import attach_tensorboard
@@ -46,6 +47,9 @@ BenchmarkName = Annotated[
     str | None,
     typer.Option("--benchmark", help="what the folder holds; told by its files if not given"),
 ]
+
+
+_LONGEST = 2000  # letters of a sentence: a setting or a name that is quoted in it may be endless
 
 
 class _StoppedError(Exception):
@@ -186,7 +190,7 @@ def list_runs(runs: Runs = Path("runs")) -> None:
 
 def _warn(problems: list[str]) -> None:
     for problem in problems:
-        print(f"warning: {problem}", file=sys.stderr)
+        print(f"warning: {printable(problem, _LONGEST)}", file=sys.stderr)
 
 
 @app.command()
@@ -403,12 +407,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except OSError as error:
         code = _complain(_disk_sentence(error))
     except Exception as error:
-        code = _report_bug(error)
+        code = _complain(_MEMORY) if _lacks_memory(error) else _report_bug(error)
     sys.exit(code)
 
 
 def _complain(sentence: str, code: int = 2) -> int:
-    print(f"error: {' '.join(sentence.split())}", file=sys.stderr)
+    print(f"error: {printable(' '.join(sentence.split()), _LONGEST)}", file=sys.stderr)
     return code
 
 
@@ -419,6 +423,18 @@ def _disk_sentence(error: OSError) -> str:
     if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
         return f"cannot write{where} ({error.strerror}): choose another --runs or --cache folder"
     return f"cannot use{where} ({error.strerror or error}): check the path and try again"
+
+
+_MEMORY = (
+    "there is too little memory for this: end other programs, or make images, batches, workers or "
+    "the network smaller"
+)
+
+
+def _lacks_memory(error: Exception) -> bool:
+    """Python has a class for it; PyTorch has words for the CPU, and a class for other devices."""
+    words = ("can't allocate memory", "out of memory")
+    return isinstance(error, MemoryError) or any(word in str(error) for word in words)
 
 
 def _report_bug(error: Exception) -> int:

@@ -1,19 +1,22 @@
 """Files that are there whole or not at all, and results that grow line by line."""
 
+import errno
 import hashlib
 import json
 import os
 import re
+import stat
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 __all__ = [
     "append_line",
     "file_digest",
     "file_names",
+    "open_file",
     "read_lines",
     "write_atomically",
     "write_json",
@@ -52,22 +55,38 @@ def append_line(path: Path, line: dict[str, Any]) -> None:
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """All whole result lines; one that a crash cut short or a disk damaged is left out."""
-    if not path.exists():
+    if not path.is_file():
         return []
     lines = []
     for text in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
             line = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(line, dict) and isinstance(line.get("round"), int):
             lines.append(line)
     return lines
 
 
+def open_file(path: str | Path) -> BinaryIO:
+    """Open a regular file to read; of anything else, OSError.
+
+    A pipe would keep us waiting for whoever writes into it, and a device may never end.
+    """
+    return open(path, "rb", opener=_regular)
+
+
+def _regular(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # Windows does not have it
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
+    return descriptor
+
+
 def file_digest(path: Path) -> str:
     """SHA-256 of a file's content."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         digest = hashlib.sha256()
         while block := file.read(1 << 20):
             digest.update(block)
