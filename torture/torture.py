@@ -23,6 +23,7 @@ sys.path.append(str(Path(__file__).parent.parent / "tests"))  # deployments, sit
 import crash
 import deployment_kills
 import disks
+import fuzz
 import hostile
 import load
 import soak
@@ -33,6 +34,7 @@ ATTACKS: list[Attack] = [
     *crash.ATTACKS,
     *deployment_kills.ATTACKS,
     *disks.ATTACKS,
+    *fuzz.ATTACKS,
     *hostile.ATTACKS,
     *load.ATTACKS,
     *soak.ATTACKS,

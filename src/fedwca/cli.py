@@ -11,8 +11,9 @@ import typer
 from fedwca import report_cli
 from fedwca.deploy_cli import deploy_app
 from fedwca.errors import UserError, disk_sentence
-from fedwca.machine import keep_freed_memory
+from fedwca.machine import keep_freed_memory, lacks_memory
 from fedwca.models_cli import attach_model_commands
+from fedwca.notes import printable
 from fedwca.run_argument import Runs, run_path
 from fedwca.screen import Screen, show_grid
 from fedwca.stopping import StoppedError, stoppable
@@ -46,6 +47,9 @@ BenchmarkName = Annotated[
     str | None,
     typer.Option("--benchmark", help="what the folder holds; told by its files if not given"),
 ]
+
+
+_LONGEST = 2000  # letters of a sentence: a setting or a name that is quoted in it may be endless
 
 
 @app.callback(invoke_without_command=True)
@@ -176,7 +180,7 @@ def list_runs(runs: Runs = Path("runs")) -> None:
 
 def _warn(problems: list[str]) -> None:
     for problem in problems:
-        print(f"warning: {problem}", file=sys.stderr)
+        print(f"warning: {printable(problem, _LONGEST)}", file=sys.stderr)
 
 
 @app.command()
@@ -393,13 +397,19 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except OSError as error:
         code = _complain(disk_sentence(error))
     except Exception as error:
-        code = _report_bug(error)
+        code = _complain(_MEMORY) if lacks_memory(error) else _report_bug(error)
     sys.exit(code)
 
 
 def _complain(sentence: str, code: int = 2) -> int:
-    print(f"error: {' '.join(sentence.split())}", file=sys.stderr)
+    print(f"error: {printable(' '.join(sentence.split()), _LONGEST)}", file=sys.stderr)
     return code
+
+
+_MEMORY = (
+    "there is too little memory for this: end other programs, or make images, batches, workers or "
+    "the network smaller"
+)
 
 
 def _report_bug(error: Exception) -> int:

@@ -1,17 +1,19 @@
 """Files that are there whole or not at all, and results that grow line by line."""
 
+import errno
 import hashlib
 import json
 import os
 import platform
 import re
 import shutil
+import stat
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 __all__ = [
     "SEAL",
@@ -19,6 +21,7 @@ __all__ = [
     "file_digest",
     "file_names",
     "folder_at_once",
+    "open_file",
     "read_lines",
     "remove",
     "seal",
@@ -132,13 +135,13 @@ def read_lines(path: Path, *, older: bool = True) -> list[dict[str, Any]]:
 
     `older` takes those too that have no digest, as lines of older versions.
     """
-    if not path.exists():
+    if not path.is_file():
         return []
     lines = []
     for text in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
             line = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(line, dict) and (SEAL in line or not older):
             line = unseal(line)
@@ -147,9 +150,25 @@ def read_lines(path: Path, *, older: bool = True) -> list[dict[str, Any]]:
     return lines
 
 
+def open_file(path: str | Path) -> BinaryIO:
+    """Open a regular file to read; of anything else, OSError.
+
+    A pipe would keep us waiting for whoever writes into it, and a device may never end.
+    """
+    return open(path, "rb", opener=_regular)
+
+
+def _regular(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # Windows does not have it
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
+    return descriptor
+
+
 def file_digest(path: Path) -> str:
     """SHA-256 of a file's content."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         digest = hashlib.sha256()
         while block := file.read(1 << 20):
             digest.update(block)

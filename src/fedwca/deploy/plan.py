@@ -101,6 +101,7 @@ def read_plan(text: str) -> Plan:
     try:
         plan = Plan.model_validate_json(text)
         plan.build_method()
+        plan.description()  # which is particular about the transform and the network
     except (ValidationError, UserError) as error:
         first = str(error).splitlines()[0]
         raise WireError(

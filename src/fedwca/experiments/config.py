@@ -270,9 +270,9 @@ def _build(merged: Table, name: str) -> Experiment:
 
 
 def _known_method(name: object) -> str:
-    if name not in METHODS:
-        raise UserError(f"there is no method {str(name)!r}: {did_you_mean(str(name), METHODS)}")
-    return str(name)
+    if not isinstance(name, str) or name not in METHODS:
+        raise UserError(f"there is no method {_short(name)}: {did_you_mean(name, METHODS)}")
+    return name
 
 
 def build_method(settings: Mapping[str, Any], training: Mapping[str, Any]) -> Method:
@@ -388,8 +388,8 @@ def parse_override(text: str) -> tuple[str, Any]:
         raise UserError(f"--set {text}: write it as section.name=value, such as training.lr=0.01")
     key, value = key.strip(), value.strip()
     try:
-        read = tomllib.loads(f"x = {value}")["x"]
-    except tomllib.TOMLDecodeError:
+        read = _parsed(f"x = {value}")["x"]
+    except _NOT_TOML:
         return key, value
     # A folder may be called 2024 or true: what is a name by nature stays as it was written.
     return key, value if key in _NAMES and not isinstance(read, str | list) else read
@@ -401,13 +401,22 @@ _NAMES = (
 )
 
 
+# No text, no TOML, a number of thousands of digits, lists a thousand deep.
+_NOT_TOML = (ValueError, RecursionError)
+
+
+def _parsed(text: str) -> Table:
+    content: Table = tomllib.loads(text)
+    repr(content)  # Python does not write out the largest numbers: then no complaint could either
+    return content
+
+
 def _read_toml(path: Path) -> Table:
     try:
-        content: Table = tomllib.loads(path.read_text(encoding="utf-8"))
-        return content
+        return _parsed(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path} does not exist: give the path of a config file") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except _NOT_TOML as error:
         raise UserError(f"{path} is not valid TOML: {error}") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None

@@ -88,7 +88,7 @@ class RunFolder:
         path = self.path / name
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
+        except (ValueError, RecursionError):
             content = None
         if not isinstance(content, dict):
             raise UserError(f"{path} is damaged: move {self.path} away and run again")

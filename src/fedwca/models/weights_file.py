@@ -2,6 +2,7 @@
 
 import json
 import os
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -129,12 +130,21 @@ def _read_safetensors(path: Path) -> Any:
 
 def _read_pytorch(path: Path) -> Any:
     try:
+        _check_packing(path)
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a broken file raises a dozen kinds, each the file's own fault
         raise UserError(
             f"{path} is damaged or holds Python objects, which are never run here; "
             "fetch it again, or save its state_dict() alone."
         ) from error
+
+
+def _check_packing(path: Path) -> None:
+    """PyTorch packs nothing: a file whose parts are larger than itself is a trap for memory."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if sum(part.file_size for part in archive.infolist()) > path.stat().st_size:
+                raise ValueError("it is compressed")
 
 
 def _plain_state(content: Any, path: Path) -> dict[str, Tensor]:

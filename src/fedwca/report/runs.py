@@ -10,6 +10,8 @@ from fedwca.files import SEAL, read_lines, unseal
 
 __all__ = ["RunView", "find_runs", "read_run"]
 
+_DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
+
 
 @dataclass(frozen=True)
 class RunView:
@@ -86,12 +88,12 @@ def read_run(path: Path) -> RunView:
         raise UserError(f"{path} is not a run folder: it has no config.json; see `fedwca list`")
     try:
         settings = json.loads(config.read_text(encoding="utf-8"))["settings"]
-        view = RunView(path, settings, tuple(_lines(path)), (path / "result.json").exists())
+        view = RunView(path, settings, tuple(_lines(path)), (path / "result.json").is_file())
         _ = (view.method, view.seed, view.rounds, view.accuracy, view.privacy)
         _ = settings["data"]["benchmark"]
         for line in view.lines:
             _check_line(line)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except _DAMAGED:
         raise UserError(f"the files in {path} are damaged: move it away and run again") from None
     return view
 
@@ -108,7 +110,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     """The result lines, the final one from its own file once the run is done."""
     lines = read_lines(path / "results.jsonl")
     result = path / "result.json"
-    if result.exists():
+    if result.is_file():
         final = json.loads(result.read_text(encoding="utf-8"))
         if SEAL in final:  # older versions have none
             final = unseal(final)
