@@ -1,6 +1,5 @@
 """The command line. Every mistake of the user gets one sentence and exit code 2."""
 
-import errno
 import os
 import sys
 import traceback
@@ -11,9 +10,10 @@ import typer
 
 from fedwca import report_cli
 from fedwca.deploy_cli import deploy_app
-from fedwca.errors import UserError
-from fedwca.machine import keep_freed_memory
+from fedwca.errors import UserError, disk_sentence
+from fedwca.machine import keep_freed_memory, lacks_memory
 from fedwca.models_cli import attach_model_commands
+from fedwca.notes import printable
 from fedwca.run_argument import Runs, run_path
 from fedwca.screen import Screen, show_grid
 from fedwca.stopping import StoppedError, stoppable
@@ -47,6 +47,9 @@ BenchmarkName = Annotated[
     str | None,
     typer.Option("--benchmark", help="what the folder holds; told by its files if not given"),
 ]
+
+
+_LONGEST = 2000  # letters of a sentence: a setting or a name that is quoted in it may be endless
 
 
 @app.callback(invoke_without_command=True)
@@ -177,7 +180,7 @@ def list_runs(runs: Runs = Path("runs")) -> None:
 
 def _warn(problems: list[str]) -> None:
     for problem in problems:
-        print(f"warning: {problem}", file=sys.stderr)
+        print(f"warning: {printable(problem, _LONGEST)}", file=sys.stderr)
 
 
 @app.command()
@@ -194,6 +197,8 @@ def show(folder: Run, runs: Runs = Path("runs")) -> None:
     for section, values in view.settings.items():
         text = ", ".join(f"{name} = {value}" for name, value in values.items())
         out.print(f"[{section}] {text}", markup=False, highlight=False)
+    if view.privacy:
+        out.say(f"privacy of each client's data set as a whole: {view.privacy}")
     _show_results([view])
 
 
@@ -390,24 +395,21 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except OSError as error:
-        code = _complain(_disk_sentence(error))
+        code = _complain(disk_sentence(error))
     except Exception as error:
-        code = _report_bug(error)
+        code = _complain(_MEMORY) if lacks_memory(error) else _report_bug(error)
     sys.exit(code)
 
 
 def _complain(sentence: str, code: int = 2) -> int:
-    print(f"error: {' '.join(sentence.split())}", file=sys.stderr)
+    print(f"error: {printable(' '.join(sentence.split()), _LONGEST)}", file=sys.stderr)
     return code
 
 
-def _disk_sentence(error: OSError) -> str:
-    where = f" {error.filename}" if error.filename else ""
-    if error.errno == errno.ENOSPC:
-        return f"the disk is full{where}: free some space and run the same command again"
-    if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
-        return f"cannot write{where} ({error.strerror}): choose another --runs or --cache folder"
-    return f"cannot use{where} ({error.strerror or error}): check the path and try again"
+_MEMORY = (
+    "there is too little memory for this: end other programs, or make images, batches, workers or "
+    "the network smaller"
+)
 
 
 def _report_bug(error: Exception) -> int:

@@ -152,17 +152,25 @@ def test_replies_lie_in_files_until_the_next_exchange(
     assert not (tmp_path / "scratch").exists()
 
 
-def test_what_a_client_remembers_outlives_the_files(
+def test_what_a_client_remembers_lies_in_a_file_for_as_long_as_a_job_has_it(
     new_model: NewModel, tiny_clients: list[ClientData], tmp_path: Path
 ) -> None:
-    method = Local(replace(TRAINING, rounds=1))
+    method = Local(replace(TRAINING, rounds=1, epochs=0))
     engine = Simulator(new_model(), method, tiny_clients, 0, tmp_path / "scratch", 1)
     state = method.init(clone(new_model().feature_state()))
     jobs = {client: Job(state, None, Record()) for client in engine.clients()}
-    memories = [a.adapted.memory for a in engine.exchange(0, jobs).answers.values() if a.adapted]
-    before = [clone(memory.models["own"]) for memory in memories]
+    answers = engine.exchange(0, jobs).answers
+    memories = {c: a.adapted.memory for c, a in answers.items() if a.adapted}
+    assert len(memories) == len(jobs)
+    for memory in memories.values():
+        assert memory.models["own"] is not memory.models["own"]  # read anew, not kept
+    late, *others = jobs
+    idle = Job(None, None, memories[late])  # who does nothing remembers nevertheless
+    engine.exchange(1, {late: idle, **{c: jobs[c] for c in others}})
+    assert same(memories[late].models["own"], state.models["source"])
+    with pytest.raises(FileNotFoundError):
+        memories[others[0]].models["own"]
     engine.close()
-    assert all(same(m.models["own"], b) for m, b in zip(memories, before, strict=True))
 
 
 def test_a_process_ends_though_nobody_closed_the_engine(tmp_path: Path) -> None:

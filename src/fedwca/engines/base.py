@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from fedwca.core.params import State
@@ -46,11 +47,18 @@ class Answer(NamedTuple):
 
 
 class Exchanged(NamedTuple):
-    """The answers of those who gave one, in the order of the jobs, and what they cost."""
+    """What came of an exchange.
+
+    Attributes:
+        answers: of those who gave one, in the order of the jobs.
+        bytes_down, bytes_up: what they cost.
+        refused: by client, why answers were not taken.
+    """
 
     answers: dict[Client, Answer]
     bytes_down: int
     bytes_up: int
+    refused: Mapping[str, list[str]] = MappingProxyType({})
 
 
 class Engine(Protocol):

@@ -1,20 +1,32 @@
 """Clients on other machines, reached through Flower: who is there, who answers, who is lost."""
 
 import math
+import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypedDict
 
 from flwr.app import Message, RecordDict
+from torch import Tensor
 
 from fedwca.core.params import State
 from fedwca.engines.base import Answer, Exchanged, Job
 from fedwca.engines.flower_messages import Reply, Request
+from fedwca.engines.plausible import (
+    MiscountError,
+    check_counts,
+    check_magnitude,
+    fingerprint,
+)
+from fedwca.engines.records import filed_record, save_records
 from fedwca.engines.wire import Tensors, Wire, WireError, check_reply, check_size, pack, unpack
 from fedwca.errors import UserError
-from fedwca.methods.base import Adapted, Client, Method, Record
+from fedwca.methods.base import Adapted, Client, Declared, Method, Record
 from fedwca.notes import Note, printable
 
 __all__ = ["FlowerEngine", "Node", "Rules", "SiteFacts", "Task"]
@@ -23,6 +35,7 @@ _POLL = 0.5  # seconds between looks for answers
 _TRIES = 3  # how often a site is sent the same round
 _ASK_AGAIN = 60.0  # seconds until a node that could not take part is asked again
 _REMINDER = 60.0  # seconds between notes while too few sites are there
+_AT_ONCE = 4  # replies that Flower hands over together, each of which may be a model
 
 
 class Task(NamedTuple):
@@ -36,6 +49,7 @@ class Task(NamedTuple):
             compared with the former, the latter goes to every site.
         sizes: what the letters in the method's declarations stand for.
         wire: how weights travel.
+        private: sites keep back how many images they have, and how they do on them.
     """
 
     run: str
@@ -45,6 +59,7 @@ class Task(NamedTuple):
     classifier: State
     sizes: Mapping[str, int]
     wire: Wire
+    private: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,6 +86,7 @@ class SiteFacts(TypedDict):
     test_images: int
     online: bool
     answered: int  # the last round that it answered, -1 if none
+    refused: int  # how many of its answers were not taken
     problem: str  # the last one, with its round
 
 
@@ -102,6 +118,7 @@ class FlowerEngine:
         expected: the sites of the deployment as they are now, each with its public key, or "".
         note: told what happens.
         watch: told what is known of all sites whenever that changes.
+        scratch: a folder for replies; made, and removed, by the engine.
     """
 
     def __init__(
@@ -112,10 +129,12 @@ class FlowerEngine:
         expected: Callable[[], Mapping[str, str]],
         note: Note,
         watch: Callable[[dict[str, SiteFacts]], None],
+        scratch: Path,
     ) -> None:
-        self._post = _Post(grid, ttl=2 * rules.round_seconds + 60)
+        self._post = _Post(grid, 2 * rules.round_seconds + 60, note)
         self._task, self._rules, self._note = task, rules, note
         self._sites = _Sites(self._post, task, expected, note, watch)
+        self._scratch = scratch
         self._begun = False
 
     def clients(self) -> list[Client]:
@@ -143,8 +162,14 @@ class FlowerEngine:
         return lost + self._sites.unseen()
 
     def exchange(self, round: int, jobs: Mapping[Client, Job]) -> Exchanged:
-        """Send every site its job and gather the answers, until all have come or time is up."""
-        work = _Round(self._task, self._sites, round, jobs, self._note)
+        """Send every site its job and gather the answers, until all have come or time is up.
+
+        Replies lie in files until the next exchange, and what was sent is not kept: memory does
+        not grow with the number of sites.
+        """
+        self.close()
+        self._scratch.mkdir(parents=True)
+        work = _Round(self._task, self._sites, round, jobs, self._note, self._scratch)
         closes = time.monotonic() + self._rules.round_seconds
         while True:
             self._sites.look()
@@ -168,10 +193,11 @@ class FlowerEngine:
             self._note(f"round {round}: closed without {name}")
         work.close()
         answers = {c: work.answers[c.name] for c in jobs if c.name in work.answers}
-        return Exchanged(answers, work.bytes_down, work.bytes_up)
+        return Exchanged(answers, work.bytes_down, work.bytes_up, work.refused)
 
     def close(self) -> None:
-        """Nothing is held: Flower ends the connection."""
+        """Remove the replies; Flower ends the connection."""
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
 
 def _listed(names: list[str]) -> str:
@@ -184,9 +210,9 @@ OnReply = Callable[[Message], None]
 class _Post:
     """Messages on their way, each with what is to be done with its reply."""
 
-    def __init__(self, grid: Grid, ttl: float) -> None:
-        self._grid, self._ttl = grid, ttl
-        self._on_reply: dict[str, OnReply] = {}
+    def __init__(self, grid: Grid, ttl: float, note: Note) -> None:
+        self._grid, self._ttl, self._note = grid, ttl, note
+        self._on_reply: dict[str, tuple[int, OnReply]] = {}  # with the node that is to answer
 
     def nodes(self) -> list[Node]:
         """Who is online."""
@@ -198,33 +224,50 @@ class _Post:
         (number,) = self._grid.push_messages([message])
         if number is None:  # the node has just gone
             return ""
-        self._on_reply[number] = on_reply
+        self._on_reply[number] = node, on_reply
         return str(number)
 
     def deliver(self) -> None:
-        """Hand out the replies that have come."""
-        if not self._on_reply:
-            return
-        for reply in self._grid.pull_messages(list(self._on_reply)):
-            # A dead node's error has another sender: only the message that it answers tells whose.
-            on_reply = self._on_reply.pop(reply.metadata.reply_to_message_id, None)
-            if on_reply is not None:
-                on_reply(reply)
+        """Hand out the replies that have come, a few at a time: they may be large."""
+        waiting = iter(list(self._on_reply))
+        while few := list(islice(waiting, _AT_ONCE)):
+            replies = list(self._grid.pull_messages(few))
+            while replies:  # each is let go of as soon as it has been handed out
+                self._hand_out(replies.pop(0))
+
+    def _hand_out(self, reply: Message) -> None:
+        """The first reply to each message, from who was asked.
+
+        Flower sees to both itself, but then a site's word would rest on Flower alone.
+        """
+        number = reply.metadata.reply_to_message_id
+        node, on_reply = self._on_reply.get(number, (0, None))
+        # A dead node's error has another sender: only the message that it answers tells whose.
+        if on_reply is None:
+            self._note("a second answer to one message is left aside")
+        elif not reply.has_error() and reply.metadata.src_node_id != node:
+            self._note("an answer from another node than was asked is left aside")
+        else:
+            del self._on_reply[number]
+            on_reply(reply)
 
     def expect(self, number: str, on_reply: OnReply) -> None:
         """Do something else with the reply to a message, should it still come."""
         if number in self._on_reply:
-            self._on_reply[number] = on_reply
+            self._on_reply[number] = self._on_reply[number][0], on_reply
 
 
 class _Site:
     """A site as the server knows it."""
 
-    def __init__(self, name: str, node: int) -> None:
+    def __init__(self, name: str, node: Node) -> None:
         self.name, self.node = name, node
         self.known: set[str] = set()  # hashes of the tensors that it has
+        self.told: dict[str, int] = {}  # its models by their fingerprints, and in which round
         self.lost_at: float | None = None
-        self.facts = SiteFacts(images=0, test_images=0, online=True, answered=-1, problem="")
+        self.facts = SiteFacts(
+            images=0, test_images=0, online=True, answered=-1, refused=0, problem=""
+        )
 
 
 class _Sites:
@@ -253,13 +296,17 @@ class _Sites:
         nodes = {node.id: node for node in self.post.nodes()}
         self._asked = {node: when for node, when in self._asked.items() if node in nodes}
         for site in self._sites.values():
-            self._mark(site, site.node in nodes)
-        named = {site.node for site in self._sites.values()}
+            self._mark(site, site.node.id in nodes)
+        named = {site.node.id for site in self._sites.values()}
         for node in nodes.values():
             due = self._asked.get(node.id, -_ASK_AGAIN) + _ASK_AGAIN <= time.monotonic()
             if due and node.id not in named:
                 self._ask_unless_stranger(node)
         self.tell()
+
+    def ask_again(self, site: _Site) -> None:
+        """Its images may have changed since it came."""
+        self._ask(site.node)
 
     def _mark(self, site: _Site, online: bool) -> None:
         if online and site.lost_at is not None:
@@ -297,9 +344,12 @@ class _Sites:
             return
         known = self._sites.get(reply.site)
         if known is None:
-            known = self._sites[reply.site] = _Site(reply.site, node.id)
-            self._note(f"{reply.site} has joined with {reply.images} images")
-        known.node = node.id
+            known = self._sites[reply.site] = _Site(reply.site, node)
+            told = f" with {reply.images} images" if reply.images else ""  # [privacy] keeps it back
+            self._note(f"{reply.site} has joined{told}")
+        elif known.facts["images"] != reply.images:
+            self._note(f"{reply.site} now has {reply.images} images")
+        known.node = node
         known.facts["images"], known.facts["test_images"] = reply.images, reply.test_images
         self._mark(known, True)
 
@@ -360,16 +410,19 @@ class _Round:
         round: int,
         jobs: Mapping[Client, Job],
         note: Note,
+        scratch: Path,
     ) -> None:
         self._task, self._sites, self._round, self._note = task, sites, round, note
-        self._jobs = {client.name: job for client, job in jobs.items()}
+        self._jobs, self._clients = jobs, {client.name: client for client in jobs}
+        self._scratch = scratch
         self._under_way: dict[str, str] = {}  # a site's message
         self._tries: Counter[str] = Counter()
         self.answers: dict[str, Answer] = {}
+        self.refused: dict[str, list[str]] = {}
         self.bytes_down = self.bytes_up = 0
 
     def unanswered(self) -> list[str]:
-        return [name for name in self._jobs if name not in self.answers]
+        return [name for name in self._clients if name not in self.answers]
 
     def open_sites(self, patience: float) -> list[str]:
         """Sites from which an answer may still come."""
@@ -401,22 +454,28 @@ class _Round:
 
     def _send(self, site: _Site) -> None:
         self._tries[site.name] += 1
-        parcel, tensors = pack(self._records(site.name), site.known, self._task.wire)
+        job = self._jobs[self._clients[site.name]]
+        parcel, tensors = pack(self._records(job), site.known, self._task.wire)
+        reply = None if job.message is None else self._task.method.replies(job.message)
+        due = _Due(reply, scored=job.offered is not None and not self._task.private)
+        sent = _Sent(set(tensors), lambda known: self._packed(site.name, known))
         request = Request(
             "work", self._task.run, self._task.plan, self._round, self._task.wire, parcel
         )
         number = self._sites.post.send(
-            site.node,
+            site.node.id,
             request.content(),
             "train.work",
-            lambda message: self._receive(site, tensors, message),
+            lambda message: self._receive(site, due, sent, message),
         )
         if number:
             self._under_way[site.name] = number
             self.bytes_down += parcel.nbytes()
 
-    def _records(self, name: str) -> dict[str, Record]:
-        job = self._jobs[name]
+    def _packed(self, name: str, known: set[str]) -> Tensors:
+        return pack(self._records(self._jobs[self._clients[name]]), known, self._task.wire)[1]
+
+    def _records(self, job: Job) -> dict[str, Record]:
         records = {"classifier": Record({"": self._task.classifier})}
         if job.message is not None:
             records["message"] = job.message
@@ -424,12 +483,12 @@ class _Round:
             records["offered"] = Record({"": job.offered})
         return records
 
-    def _receive(self, site: _Site, sent: Tensors, message: Message) -> None:
+    def _receive(self, site: _Site, due: "_Due", sent: "_Sent", message: Message) -> None:
         self._under_way.pop(site.name, None)
         reply = _read(message)
         if isinstance(reply, str):
             site.known.clear()  # who knows what it has kept
-            self._fail(site, reply)
+            (self._fail if message.has_error() else self._refuse)(site, reply)
             return
         self.bytes_up += reply.parcel.nbytes()
         if reply.missing:
@@ -441,43 +500,114 @@ class _Round:
             self._fail(site, reply.problem)
             return
         try:
-            answer, tensors = self._answer(site.name, reply, sent)
+            answer, tensors = self._answer(site, reply, due, sent)
         except WireError as error:
-            self._fail(site, f"its answer is refused: {error}")
+            self._refuse(site, str(error))
+            if isinstance(error, MiscountError):
+                self._sites.ask_again(site)
             return
         except Exception as error:  # as above
-            self._fail(site, f"its answer is refused: {type(error).__name__}, {error}")
+            self._refuse(site, f"{type(error).__name__}, {error}")
             return
         site.known = {*sent, *tensors}
         site.facts["answered"] = self._round
-        self.answers[site.name] = answer
+        self.answers[site.name] = self._filed(answer)
+
+    def _filed(self, answer: Answer) -> Answer:
+        """The answer, its models in files."""
+        if answer.adapted is None:
+            return answer
+        path = self._scratch / f"{len(self.answers)}.safetensors"
+        save_records(path, {"": answer.adapted.reply}, durable=False)
+        return answer._replace(adapted=answer.adapted._replace(reply=filed_record(path)))
+
+    def _refuse(self, site: _Site, reason: str) -> None:
+        self.refused.setdefault(site.name, []).append(printable(reason))
+        site.facts["refused"] += 1
+        self._fail(site, f"its answer is refused: {reason}")
 
     def _fail(self, site: _Site, problem: str) -> None:
         problem = printable(problem)
         site.facts["problem"] = f"round {self._round}: {problem}"
         self._note(f"round {self._round}: {site.name} failed: {problem}")
 
-    def _answer(self, name: str, reply: Reply, sent: Tensors) -> tuple[Answer, Tensors]:
-        if reply.site != name:
+    def _answer(
+        self, site: _Site, reply: Reply, due: "_Due", sent: "_Sent"
+    ) -> tuple[Answer, Tensors]:
+        if reply.site != site.name:
             raise WireError(f"it came from {reply.site!r}")
         if (reply.run, reply.round) != (self._task.run, self._round):
             raise WireError(f"it answers round {reply.round} of the run {reply.run!r}")
-        message = self._jobs[name].message
-        if message is None:
-            return Answer(None, reply.evaluation), {}
+        if (reply.evaluation is not None) != due.scored:
+            raise WireError("it has not scored what it was to score, and nothing else")
+        if due.reply is None:
+            return self._counted(site, Answer(None, reply.evaluation)), {}
         if not reply.adapted:
             raise WireError("it has not adapted")
-        due = self._task.method.replies(message), self._task.features, self._task.sizes
-        check_size(reply.parcel, *due)
+        checks = due.reply, self._task.features, self._task.sizes
+        check_size(reply.parcel, *checks)
         records, tensors = unpack(reply.parcel, sent)
+        if other := records.keys() - {"reply"}:
+            raise WireError(f"the record {min(other)!r} is not declared")
         record = records.get("reply", Record())
-        check_reply(record, *due)
-        return Answer(Adapted(record, Record(), reply.health), reply.evaluation), tensors
+        check_reply(record, *checks)
+        check_magnitude(record, self._task.features)
+        self._check_new(site, fingerprint(reply.parcel, sent.keys()))
+        answer = Answer(Adapted(record, Record(), reply.health), reply.evaluation)
+        return self._counted(site, answer), tensors
+
+    def _counted(self, site: _Site, answer: Answer) -> Answer:
+        record = answer.adapted.reply if answer.adapted else Record()
+        images = 1 if self._task.private else site.facts["images"]  # all weigh the same then
+        check_counts(record, answer.evaluation, images, site.facts["test_images"])
+        return answer
+
+    def _check_new(self, site: _Site, mark: str) -> None:
+        """Refuse a model of an earlier round; where a site cannot train, it may stay the same."""
+        enough = self._task.private or site.facts["images"] > 1
+        trains = self._task.method.training.epochs > 0 and enough
+        first = site.told.setdefault(mark, self._round)
+        if mark and trains and first != self._round:
+            raise WireError(f"it has sent the very same model in round {first}")
 
     def close(self) -> None:
         """Answers that come from now on are too late."""
         for name, number in self._under_way.items():
-            self._sites.post.expect(number, lambda _, name=name: self._late(name))  # type: ignore[misc]
+            self._sites.post.expect(number, _late(self._note, name, self._round))
 
-    def _late(self, name: str) -> None:
-        self._note(f"{name} has answered round {self._round} too late")
+
+def _late(note: Note, name: str, round: int) -> OnReply:
+    """Holds nothing of the round: a reply that never comes must not keep its models."""
+    return lambda _: note(f"{name} has answered round {round} too late")
+
+
+class _Due(NamedTuple):
+    """What a site's answer must hold: a reply as declared, if it is to adapt; its scores."""
+
+    reply: Declared | None
+    scored: bool
+
+
+class _Sent(Mapping[str, Tensor]):
+    """The tensors that a site was sent, by hash: made once more if its reply names one of them."""
+
+    def __init__(self, hashes: set[str], make: Callable[[set[str]], Tensors]) -> None:
+        self._hashes, self._make = hashes, make
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self:
+            raise KeyError(name)
+        return self._made[name]
+
+    def __contains__(self, name: object) -> bool:  # whether it was sent; that makes nothing
+        return name in self._hashes
+
+    @cached_property
+    def _made(self) -> Tensors:
+        return self._make(self._hashes)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._hashes)
+
+    def __len__(self) -> int:
+        return len(self._hashes)

@@ -1,19 +1,17 @@
 """All clients on one machine: worker processes of one thread each, or this process alone."""
 
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from fedwca.core.params import State
 from fedwca.data.images import ClientData
-from fedwca.engines.base import Answer, Evaluation, Exchanged, Job
-from fedwca.engines.raw_tensor import RawTensor
-from fedwca.engines.records import load_records, save_records
+from fedwca.engines.base import Exchanged, Job
+from fedwca.engines.mailbox import Done, Letters, Mailbox, Written
+from fedwca.engines.privacy import Privacy
 from fedwca.engines.site import Site, threads
 from fedwca.engines.workers import Workers
-from fedwca.methods.base import Adapted, Client, Health, Method, Record
+from fedwca.methods.base import Client, Method
 from fedwca.models import DomainModel
 from fedwca.notes import Note, silent
 
@@ -32,6 +30,7 @@ class Simulator:
         workers: processes; 1 works in this process. A GPU always has one, which holds the model.
             One that is lost is replaced, and its client done again, with the same result.
         note: is told of a lost worker.
+        privacy: what is done to replies; its noise comes from the seed.
     """
 
     def __init__(
@@ -43,13 +42,15 @@ class Simulator:
         scratch: Path,
         workers: int = 1,
         note: Note = silent,
+        privacy: Privacy = Privacy(),  # noqa: B008 - frozen
     ) -> None:
         self._clients = [Client(c.name, c.domain) for c in clients]
-        self._site = Site(model, method, {c.name: c for c in clients}, seed)
+        held = {c.name: c for c in clients}
+        self._site = Site(model, method, held, seed, privacy, seeded_noise=True)
         self._sizes = {c.name: len(c.train) for c in clients}
         on_cpu = next(model.parameters()).device.type == "cpu"
         count = min(workers, len(clients)) if on_cpu else 1
-        self._mailbox = _Mailbox(scratch, "server")
+        self._mailbox = Mailbox(scratch, "server")
         program = _Program(self._site, scratch)
         self._pool = Workers(program, count, note) if count > 1 else None
 
@@ -60,11 +61,13 @@ class Simulator:
     def exchange(self, round: int, jobs: Mapping[Client, Job]) -> Exchanged:
         """All clients' jobs, the largest first so that no worker ends late.
 
-        Replies lie in files and are read when asked for, so that memory does not grow by a model
-        for each client; they are there until the next exchange. What counts as traffic is what a
-        method sends and gets; weights to score are of this machine, as the scores are.
+        Replies and memories lie in files and are read when asked for, so that memory does not grow
+        by a model for each client; they are there until the next exchange, and a memory until one
+        whose jobs do not have it. What counts as traffic is what a method sends and gets; weights
+        to score are of this machine, as the scores are.
         """
-        self._mailbox.empty()
+        jobs = dict(jobs)  # each is made when it is asked for
+        self._mailbox.empty([job.memory for job in jobs.values()])
         if self._pool is None:
             with threads(1):
                 done = {c: _work(self._site, self._mailbox, c, round, j) for c, j in jobs.items()}
@@ -72,20 +75,13 @@ class Simulator:
             done = self._side_by_side(self._pool, round, jobs)
         down = sum(job.message.nbytes() for job in jobs.values() if job.message)
         up = sum(d.adapted.nbytes for d in done.values() if d.adapted)
-        return Exchanged({client: _answer(done[client]) for client in jobs}, down, up)
+        return Exchanged({client: done[client].answer() for client in jobs}, down, up)
 
     def _side_by_side(
-        self, workers: "Workers[_Task, _Done]", round: int, jobs: Mapping[Client, Job]
-    ) -> "dict[Client, _Done]":
-        post, written = self._mailbox.post, _Written()
-        letters = {
-            client: _Letters(
-                post(job.memory, written),
-                None if job.message is None else post(job.message, written),
-                None if job.offered is None else post(Record({"": job.offered}), written),
-            )
-            for client, job in jobs.items()
-        }
+        self, workers: "Workers[_Task, Done]", round: int, jobs: Mapping[Client, Job]
+    ) -> dict[Client, Done]:
+        written = Written()
+        letters = {client: self._mailbox.post_job(job, written) for client, job in jobs.items()}
         order = sorted(jobs, key=lambda client: -self._sizes[client.name])
         done = workers.map({c.name: _Task(c, round, letters[c]) for c in order})
         return {client: done[client.name] for client in jobs}
@@ -97,121 +93,8 @@ class Simulator:
         self._mailbox.remove()
 
 
-class _Filed(Mapping[str, State]):
-    """Models that lie in files: one is read whenever it is asked for, and not kept."""
-
-    def __init__(self, files: dict[str, Path]) -> None:
-        self._files = files
-
-    def __getitem__(self, name: str) -> State:
-        return load_records(self._files[name])[""].models[""]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-
-class _Parcel(NamedTuple):
-    """A record on its way: the files of its models, and its values."""
-
-    models: dict[str, Path]
-    values: dict[str, RawTensor]
-
-    def record(self) -> Record:
-        """The record, its models still in their files."""
-        values = {name: value.tensor() for name, value in self.values.items()}
-        return Record(_Filed(self.models), values)
-
-
-class _Letters(NamedTuple):
-    """A job on its way."""
-
-    memory: _Parcel
-    message: _Parcel | None
-    offered: _Parcel | None
-
-    def job(self) -> Job:
-        return Job(
-            self.message.record() if self.message else None,
-            self.offered.record().models[""] if self.offered else None,
-            self.memory.record(),
-        )
-
-
-class _Adapted(NamedTuple):
-    """What a client gave back, on its way, and how large its reply is."""
-
-    reply: _Parcel
-    memory: _Parcel
-    health: Health
-    nbytes: int
-
-
-class _Done(NamedTuple):
-    """An answer on its way."""
-
-    adapted: _Adapted | None
-    evaluation: Evaluation | None
-
-
-_Written = dict[int, tuple[State, Path]]  # by id, which is the state's only while it is held
-
-
-class _Mailbox:
-    """A folder through which records go from process to process.
-
-    `sender` keeps the files of several senders apart.
-    """
-
-    def __init__(self, folder: Path, sender: str) -> None:
-        self.folder = folder
-        self._sender = sender
-        self._letters = 0
-
-    def empty(self) -> None:
-        """An empty folder, for a new exchange."""
-        self.remove()
-        self.folder.mkdir(parents=True, exist_ok=True)
-
-    def remove(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def post(self, record: Record, written: _Written) -> _Parcel:
-        """Write a record; a model that is in `written` already is not written again."""
-        models = {}
-        for name, state in record.models.items():
-            if id(state) not in written:
-                written[id(state)] = (state, self._write(state))
-            _, models[name] = written[id(state)]
-        values = {name: RawTensor.of(value) for name, value in record.values.items()}
-        return _Parcel(models, values)
-
-    def _write(self, state: State) -> Path:
-        self._letters += 1
-        path = self.folder / f"{self._sender}-{self._letters}.safetensors"
-        save_records(path, {"": Record({"": state})}, durable=False)
-        return path
-
-
-def _work(site: Site, mailbox: _Mailbox, client: Client, round: int, job: Job) -> _Done:
-    adapted, evaluation = site.work(client.name, round, job)
-    if adapted is None:
-        return _Done(None, evaluation)
-    written = _Written()
-    reply, memory = (mailbox.post(record, written) for record in (adapted.reply, adapted.memory))
-    return _Done(_Adapted(reply, memory, adapted.health, adapted.reply.nbytes()), evaluation)
-
-
-def _answer(done: _Done) -> Answer:
-    if done.adapted is None:
-        return Answer(None, done.evaluation)
-    memory = done.adapted.memory.record()
-    # What is read now outlives its file: a memory is for the next exchange.
-    kept = Record(dict(memory.models), memory.values)
-    adapted = Adapted(done.adapted.reply.record(), kept, done.adapted.health)
-    return Answer(adapted, done.evaluation)
+def _work(site: Site, mailbox: Mailbox, client: Client, round: int, job: Job) -> Done:
+    return mailbox.post_answer(site.work(client.name, round, job))
 
 
 class _Task(NamedTuple):
@@ -219,7 +102,7 @@ class _Task(NamedTuple):
 
     client: Client
     round: int
-    letters: _Letters
+    letters: Letters
 
 
 @dataclass(frozen=True)
@@ -229,6 +112,6 @@ class _Program:
     site: Site
     folder: Path
 
-    def __call__(self, attempt: int, task: _Task) -> _Done:
-        mailbox = _Mailbox(self.folder, f"worker-{attempt}")
+    def __call__(self, attempt: int, task: _Task) -> Done:
+        mailbox = Mailbox(self.folder, f"worker-{attempt}")
         return _work(self.site, mailbox, task.client, task.round, task.letters.job())

@@ -14,15 +14,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fedwca.machine import keep_freed_memory
+from fedwca.machine import keep_freed_memory, lacks_memory
 
 __all__ = ["LOOK", "Outcome", "Worker", "result_of"]
 
 LOOK = 1.0  # seconds between looks at what a worker uses
 _STILL = 60  # looks in a row at which it has not moved
 _NO_MEMORY = 77  # exit code of a worker that saw it itself
-# As torch, C++ and the system say it where Python has no MemoryError for it.
-_WANT_OF_MEMORY = ("allocate memory", "DefaultCPUAllocator", "bad_alloc", "not enough memory")
 
 # A forked child would inherit torch's thread pools in an unknown state.
 _spawn = multiprocessing.get_context("spawn")
@@ -168,7 +166,7 @@ def _answer_jobs(pipe: "Connection[Any, Any]") -> None:
 
 def _failure(error: Exception) -> _Failure:
     """The error for the parent to raise; for want of memory the process ends instead."""
-    if isinstance(error, MemoryError) or any(words in str(error) for words in _WANT_OF_MEMORY):
+    if lacks_memory(error):
         os._exit(_NO_MEMORY)
     trace = "".join(traceback.format_exception(error))
     try:

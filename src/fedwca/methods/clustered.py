@@ -18,6 +18,7 @@ from fedwca.methods.cluster_state import (
     numbered,
 )
 from fedwca.methods.clustering import STYLE, Clustering, Layer
+from fedwca.methods.fedavg import Aggregation
 
 __all__ = ["Clustered"]
 
@@ -32,12 +33,16 @@ class Clustered(Method):
         clustering_layer: the convolution that finch looks at, from 1, or "all" weights.
         clustering_input: raw "weights" as the paper, or the "update" against the source model.
         cluster_mean: "plain" mean within a cluster, or weighed by "samples".
+        aggregation: "mean", or what a lying client cannot move far: the "median" of every number,
+            a "trimmed_mean" without the fifth at either end, a mean of updates that are "clipped".
+            Only the last weighs by `cluster_mean`; in the others every client counts alike.
     """
 
     clustering: Clustering = "finch"
     clustering_layer: Layer = 1
     clustering_input: Literal["weights", "update"] = "weights"
     cluster_mean: Literal["plain", "samples"] = "plain"
+    aggregation: Aggregation = "mean"
 
     def init(self, source: State) -> Record:
         return Record(models={"source": source}, values={"round": torch.tensor(0)})
@@ -57,12 +62,18 @@ class Clustered(Method):
         """Whether the server clusters by styles, and this is the client's first round."""
         return self.clustering == "style" and "source" in message.models
 
+    def discloses(self) -> dict[str, str]:
+        told = {"style": 'method.clustering = "finch"'} if self.clustering == "style" else {}
+        if self.cluster_mean == "samples":
+            told["samples"] = 'method.cluster_mean = "plain"'
+        return told
+
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         values = {**state.values, "round": state.values["round"] + 1}
         if not replies:
             return Record(state.models, values)
         values.update(self._assigned(state, replies))
-        clusters = cluster_models(state, values, replies, self.cluster_mean)
+        clusters = cluster_models(state, values, replies, self.cluster_mean, self.aggregation)
         return Record({**state.models, **named("cluster", clusters)}, values)
 
     def placed(self, state: Record, client: Client, reply: Record) -> Record:
