@@ -1,4 +1,4 @@
-"""A deployment whose processes are killed at random moments, and resumed until it is done."""
+"""A deployment whose processes are killed at random moments, and which is always resumed."""
 
 import json
 import os

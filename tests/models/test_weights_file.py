@@ -12,10 +12,12 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
+from fedwca.errors import UserError
 from fedwca.models import (
     DomainModel,
     build_model,
     load_weights,
+    read_seal,
     read_weights,
     save_weights,
 )
@@ -40,7 +42,7 @@ def test_a_saved_model_comes_back(tmp_path: Path) -> None:
     load_weights(two, path)
     assert same(one.state_dict(), two.state_dict())
     with safe_open(path, "pt") as file:
-        assert file.metadata() == {"source": "mnist"}
+        assert file.metadata() == {"source": "mnist", "sha256": read_seal(path)}
     assert os.listdir(path.parent) == ["model.safetensors"]
 
 
@@ -49,6 +51,16 @@ def test_a_channels_last_model_is_saved_too(tmp_path: Path, lenet: DomainModel) 
     lenet.to(memory_format=torch.channels_last)
     save_weights(lenet, tmp_path / "m.safetensors", None)
     assert same(read_weights(tmp_path / "m.safetensors"), expected)
+
+
+def test_a_flipped_bit_is_noticed(tmp_path: Path, lenet: DomainModel) -> None:
+    path = tmp_path / "m.safetensors"
+    save_weights(lenet, path, classes=("a", "b"))
+    whole = path.read_bytes()
+    for place in (20, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        with pytest.raises(UserError, match="damaged"):
+            load_weights(lenet, path)
 
 
 def test_loading_keeps_the_resident_tensors(tmp_path: Path, lenet: DomainModel) -> None:
