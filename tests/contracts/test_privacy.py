@@ -31,6 +31,7 @@ from fedwca.models import DomainModel
 from sites import FakeGrid, engine_for, run_rounds, settings, site_program
 
 NewModel = Callable[[], DomainModel]
+Program = Callable[[Request], Reply]
 DOCUMENT = Path(__file__).parents[2] / "docs" / "privacy.md"
 SITES = ["dim", "noisy"]
 PRIVACY = {"clip": 0.5, "noise_multiplier": 1.0}
@@ -92,10 +93,14 @@ def write_sites(folder: Path, benchmark: Benchmark, told: Callable[[int, int], s
 
 
 def over_the_wire(
-    experiment: Experiment, folder: Path, model: DomainModel, benchmark: Benchmark
+    experiment: Experiment,
+    folder: Path,
+    model: DomainModel,
+    benchmark: Benchmark,
+    asked: Callable[[Program], Program] = lambda program: program,
 ) -> Wire:
     home = folder / "home"
-    grid = Wire({node: site_program(folder, s, home) for node, s in enumerate(SITES)})
+    grid = Wire({node: asked(site_program(folder, s, home)) for node, s in enumerate(SITES)})
     expected = dict.fromkeys(SITES, "")
     engine, told = engine_for(grid, experiment, model, benchmark.classes, expected)
     run_rounds(engine, experiment.method, model.feature_state(), told)
@@ -244,6 +249,17 @@ def private(name: str) -> Experiment:
         return resolve(chosen, [parse_override(part) for part in advice.split(" and ")])
 
 
+def asked_twice(program: Program) -> Program:
+    """A site that is asked everything once more, as after a lost answer: it says the very same."""
+
+    def answer(request: Request) -> Reply:
+        first, second = program(request), program(request)
+        assert first == second
+        return second
+
+    return answer
+
+
 @every_method
 def test_with_privacy_on_one_noised_model_leaves_and_nothing_else(
     name: str,
@@ -259,7 +275,7 @@ def test_with_privacy_on_one_noised_model_leaves_and_nothing_else(
     monkeypatch.setattr("fedwca.engines.flower._POLL", 0.01)
     experiment = private(name)
     write_sites(tmp_path, tiny_benchmark, lambda row, label: "")
-    grid = over_the_wire(experiment, tmp_path, new_model(), tiny_benchmark)
+    grid = over_the_wire(experiment, tmp_path, new_model(), tiny_benchmark, asked_twice)
     for (_, request), content in zip(grid.sent, grid.recorded, strict=True):
         words = content.config_records["words"]
         assert (words["images"], words["test_images"], words["problem"]) == (0, 0, "")
