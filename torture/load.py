@@ -79,7 +79,7 @@ def large_replies(count: int, method: str = "fedavg") -> Any:
 def clients(count: int, method: str, folder: Path) -> dict[str, Any]:
     """Three rounds of tiny clients on two workers, with results and checkpoints on disk."""
     folder.mkdir(parents=True, exist_ok=True)
-    people = _people(count, folder / "pixels.npy")
+    people = people_of(count, folder / "pixels.npy")
     torch.manual_seed(0)
     model = build_model("lenet", 10, image_size=SIDE, bottleneck=16)
     model.freeze_classifier()
@@ -106,7 +106,7 @@ def clients(count: int, method: str, folder: Path) -> dict[str, Any]:
     }
 
 
-def _people(count: int, path: Path) -> list[ClientData]:
+def people_of(count: int, path: Path) -> list[ClientData]:
     """Each client's images are its own, in a memory map as those of any run."""
     shape = (count * IMAGES, SIDE, SIDE, 3)
     drawn = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
