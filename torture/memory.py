@@ -11,9 +11,7 @@ from multiprocessing import active_children
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["Held", "MIB", "held_now", "in_a_process", "memory", "watched_children"]
-
-MIB = 1 << 20
+__all__ = ["Held", "held_now", "in_a_process", "memory", "watched_children"]
 
 
 class Held(NamedTuple):

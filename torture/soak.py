@@ -39,7 +39,7 @@ from fedwca.engines.simulator import Simulator
 from fedwca.experiments.runner import federate
 from fedwca.experiments.store import Checkpoint, RunFolder
 from fedwca.models import DomainModel, build_model
-from load import _people
+from load import people_of
 from memory import Held, held_now, in_a_process
 from sites import engine_for, run_rounds, settings, site_program, write_images
 
@@ -64,7 +64,7 @@ class Simulations:
 
     def __init__(self, folder: Path, faults: "Counter[str]") -> None:
         self._folder, self._faults = folder, faults
-        self._people = _people(6, folder / "pixels.npy")
+        self._people = people_of(6, folder / "pixels.npy")
         self._method = settings("fedwca", rounds=3).method
         self._expected = self._run(folder / "undisturbed", workers=1)
 
