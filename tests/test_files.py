@@ -1,11 +1,11 @@
-"""File names for names that others have chosen."""
+"""Files that are none, damaged ones, and file names for names that others have chosen."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from fedwca.files import file_names
+from fedwca.files import file_names, open_file, read_lines
 
 HOSTILE = [
     *("<script>alert(1)</script>", "../../etc/passwd", "a\nb", "\u202ertl", "😀", "", ".", "-rf"),
@@ -45,3 +45,22 @@ def test_any_name_makes_a_file_in_its_folder(tmp_path: Path, name: str) -> None:
 def test_all_hostile_names_at_once_are_apart() -> None:
     found = file_names(HOSTILE)
     assert len({name.casefold() for name in found.values()}) == len(HOSTILE)
+
+
+def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    for name in ("pipe", "zero"):
+        with pytest.raises(OSError, match="not a regular file"):
+            open_file(tmp_path / name)
+    (tmp_path / "file").write_bytes(b"x")
+    with open_file(tmp_path / "file") as file:
+        assert file.read() == b"x"
+
+
+def test_lines_that_no_parser_bears_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_text("[" * 100_000 + '\n{"round": 1}\n')
+    assert read_lines(path) == [{"round": 1}]
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    assert read_lines(tmp_path / "zero") == []

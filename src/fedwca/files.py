@@ -9,8 +9,9 @@ import stat
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 __all__ = [
     "append_line",
@@ -68,7 +69,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def open_file(path: str | Path) -> BinaryIO:
+def open_file(path: str | Path) -> BufferedReader:
     """Open a regular file to read; of anything else, OSError.
 
     A pipe would keep us waiting for whoever writes into it, and a device may never end.

@@ -1,5 +1,6 @@
 """Sites come late, die, return, lie, forget: the rounds go on with those who answer."""
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -11,8 +12,10 @@ import pytest
 
 from federation import same
 from fedwca.data.domains import Benchmark
+from fedwca.deploy.plan import read_plan
 from fedwca.engines.flower import FlowerEngine, Rules
 from fedwca.engines.flower_messages import Reply, Request
+from fedwca.engines.wire import WireError
 from fedwca.errors import UserError
 from fedwca.models import DomainModel
 from mischief import TRICKS, Program, play_tricks
@@ -298,3 +301,15 @@ def test_another_protocol_is_refused_in_words(world: World, new_model: NewModel)
     assert "install the same version of fedwca" in reply.problem
     reply = world.program("dim")(Request("work", "../evil", plan.model_dump_json()))
     assert "no name of a run" in reply.problem
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [{"crop": 17}, {"crop": -1}, {"std": [0.0] * 3}, {"std": [1e999] * 3}],
+)
+def test_a_plan_that_no_image_fits_is_refused_before_any_is_read(transform: dict[str, Any]) -> None:
+    told = plan_for(settings("fedavg"), ("a", "b")).model_dump(mode="json")
+    assert read_plan(json.dumps(told)).image_size == 16
+    told["transform"] |= transform
+    with pytest.raises(WireError, match="not understood"):
+        read_plan(json.dumps(told))
