@@ -64,7 +64,7 @@ def test_values_that_no_parser_bears(fedwca: Fedwca, tmp_path: Path) -> None:
     for value in ("9" * 5000, "0x" + "f" * 5000, "[" * 3000 + "]" * 3000):
         (tmp_path / "wild.toml").write_text(f"[training]\nlr = {value}\n")
         refused(fedwca("run", "wild.toml"), "wild.toml is not valid TOML")
-        refused(fedwca("run", f"--set=training.lr={value}"), "training.lr", "valid number")
+        refused(fedwca("run", f"--set=training.lr={value}"), "training.lr")
         refused(fedwca("run", f"--set=method.name={value}"), "there is no method")
     refused(fedwca("run", "--set=method.name=[1]"), "there is no method [1]")
 
@@ -262,7 +262,6 @@ def test_a_source_model_that_diverges_is_not_kept(
         ("data.image_size=64", "set data.image_size to 32"),
         ("run.device=meta", "set run.device to cpu"),
         ("method.clustering_layer=some", "'all'"),
-        ("model.bottleneck=65536", "set image_size, bottleneck"),
         ("method.training.lr=1", "section.name, such as"),
         ("source.weights=nothing.safetensors", "there is no weights file"),
     ],

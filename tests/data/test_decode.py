@@ -467,7 +467,7 @@ def test_pipes_devices_and_loops_are_named_and_not_waited_for(tmp_path: Path) ->
 def test_large_images_are_decoded_one_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedwca.data.decode._MANY", 10)
+    monkeypatch.setattr("fedwca.data.decode._MANY", 0)
     put_images(tmp_path, "x.jpg")
     with _ONE_LARGE:
         worker = threading.Thread(target=decode_image, args=(tmp_path / "x.jpg", 8))

@@ -128,7 +128,7 @@ def test_runs_that_differ_in_speed_alone_or_are_given_twice_count_once(tmp_path:
 
 
 @pytest.mark.parametrize("name", ["config.json", "results.jsonl", "result.json"])
-def test_one_damaged_run_does_not_hide_the_others(tmp_path: Path, name: str) -> None:
+def test_nor_does_one_that_no_parser_bears_or_that_holds_folders(tmp_path: Path, name: str) -> None:
     write_run(tmp_path, "good", "fedavg", 0, {"b": 0.5})
     file = write_run(tmp_path, "bad", "fedavg", 1, {"b": 0.5}) / name
     file.write_text('{"settings": ' + "[" * 100_000)
