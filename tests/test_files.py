@@ -1,5 +1,7 @@
 """Files that others have named, that appear at once, and that notice damage."""
 
+"""Files that are none, damaged ones, and file names for names that others have chosen."""
+
 import json
 import os
 import subprocess
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 from fedwca import files
-from fedwca.files import file_names, folder_at_once, seal, sweep, unseal
+from fedwca.files import file_names, folder_at_once, open_file, read_lines, seal, sweep, unseal
 
 HOSTILE = [
     *("<script>alert(1)</script>", "../../etc/passwd", "a\nb", "\u202ertl", "😀", "", ".", "-rf"),
@@ -82,3 +84,22 @@ def test_what_is_sealed_comes_back_and_nothing_else(content: dict[str, Any]) -> 
     assert unseal(written) == json.loads(json.dumps(content))
     assert unseal({**written, "more": 0}) is None
     assert unseal(content) is None
+
+
+def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    for name in ("pipe", "zero"):
+        with pytest.raises(OSError, match="not a regular file"):
+            open_file(tmp_path / name)
+    (tmp_path / "file").write_bytes(b"x")
+    with open_file(tmp_path / "file") as file:
+        assert file.read() == b"x"
+
+
+def test_lines_that_no_parser_bears_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_text("[" * 100_000 + '\n{"round": 1}\n')
+    assert read_lines(path) == [{"round": 1}]
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    assert read_lines(tmp_path / "zero") == []

@@ -12,8 +12,9 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 __all__ = [
     "SEAL",
@@ -150,7 +151,7 @@ def read_lines(path: Path, *, older: bool = True) -> list[dict[str, Any]]:
     return lines
 
 
-def open_file(path: str | Path) -> BinaryIO:
+def open_file(path: str | Path) -> BufferedReader:
     """Open a regular file to read; of anything else, OSError.
 
     A pipe would keep us waiting for whoever writes into it, and a device may never end.

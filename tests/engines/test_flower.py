@@ -1,6 +1,7 @@
 """Sites come late, die, return, lie, forget: the rounds go on with those who answer."""
 
 import gc
+import json
 import shutil
 import threading
 import time
@@ -15,10 +16,11 @@ import pytest
 
 from federation import same
 from fedwca.data.domains import Benchmark
+from fedwca.deploy.plan import read_plan
 from fedwca.engines.base import Job
 from fedwca.engines.flower import FlowerEngine, Rules
 from fedwca.engines.flower_messages import Reply, Request
-from fedwca.engines.wire import pack, unpack
+from fedwca.engines.wire import WireError, pack, unpack
 from fedwca.errors import UserError
 from fedwca.methods.base import Client, Record
 from fedwca.models import DomainModel
@@ -440,3 +442,15 @@ def test_a_reply_may_name_what_the_site_was_sent(world: World) -> None:
         assert answer.adapted is not None
         assert same(answer.adapted.reply.models["local"], world.new_model().feature_state())
     engine.close()
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [{"crop": 17}, {"crop": -1}, {"std": [0.0] * 3}, {"std": [1e999] * 3}],
+)
+def test_a_plan_that_no_image_fits_is_refused_before_any_is_read(transform: dict[str, Any]) -> None:
+    told = plan_for(settings("fedavg"), ("a", "b")).model_dump(mode="json")
+    assert read_plan(json.dumps(told)).image_size == 16
+    told["transform"] |= transform
+    with pytest.raises(WireError, match="not understood"):
+        read_plan(json.dumps(told))

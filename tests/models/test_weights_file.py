@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -199,3 +200,15 @@ def test_a_file_without_named_plain_tensors_is_refused(
 ) -> None:
     torch.save(content, tmp_path / "w.pth")
     assert "does not hold named tensors" in refusal(read_weights, tmp_path / "w.pth")
+
+
+def test_a_packed_file_is_not_unpacked(tmp_path: Path, refusal: Callable[..., str]) -> None:
+    torch.save({"a": torch.zeros(100_000)}, tmp_path / "plain.pth")
+    assert read_weights(tmp_path / "plain.pth")["a"].shape == (100_000,)
+    with (
+        zipfile.ZipFile(tmp_path / "plain.pth") as plain,
+        zipfile.ZipFile(tmp_path / "packed.pth", "w", zipfile.ZIP_DEFLATED) as packed,
+    ):
+        for name in plain.namelist():
+            packed.writestr(name, plain.read(name))
+    assert "is damaged or holds Python objects" in refusal(read_weights, tmp_path / "packed.pth")

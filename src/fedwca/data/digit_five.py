@@ -218,12 +218,11 @@ def _idx(file: Path, axes: int) -> NDArray[np.uint8]:
     """The array in one of MNIST's own files, packed or not, whatever its name says."""
     try:
         with open_file(file) as stored:
-            packed = stored.read(2) == b"\x1f\x8b"
-            stored.seek(0)
-            with gzip.open(stored) if packed else stored as stream:
-                magic, *shape = struct.unpack(f">{1 + axes}I", stream.read(4 * (1 + axes)))
-                # No more than is told, and one byte to see that there is no more.
-                content = stream.read(min(math.prod(shape), _LARGEST_IDX) + 1)
+            packed = stored.peek(2)[:2] == b"\x1f\x8b"
+            stream = gzip.GzipFile(fileobj=stored) if packed else stored
+            magic, *shape = struct.unpack(f">{1 + axes}I", stream.read(4 * (1 + axes)))
+            # No more than is told, and one byte to see that there is no more.
+            content = stream.read(min(math.prod(shape), _LARGEST_IDX) + 1)
         if magic != _IDX_MAGIC[axes]:
             raise UserError(f"{file} is not the file of MNIST that its name says: download it anew")
         return np.frombuffer(content, np.uint8).reshape(shape)
