@@ -1,7 +1,5 @@
 """Files that others have named, that appear at once, and that notice damage."""
 
-"""Files that are none, damaged ones, and file names for names that others have chosen."""
-
 import json
 import os
 import subprocess
