@@ -47,8 +47,8 @@ def stoppable(sentence: str) -> Iterator[None]:
     except BaseException as error:
         # A library may have made something else of the interrupt.
         if asked or isinstance(error, KeyboardInterrupt):
-            number = asked[0][0] if asked else signal.SIGINT
-            raise StoppedError(sentence, number, bool(asked)) from None
+            first = asked[0][0] if asked else signal.SIGINT
+            raise StoppedError(sentence, first, bool(asked)) from None
         raise
     finally:
         for number, handler in before.items():
