@@ -15,6 +15,7 @@ import torch
 import fedwca
 from fedwca.experiments.config import resolve
 from fedwca.experiments.runner import load_data
+from fedwca.files import seal, unseal
 
 
 def settings(npz_folder: Path) -> dict[str, Any]:
@@ -129,11 +130,14 @@ def test_a_run_that_was_stopped_or_has_no_labels(
     folder = Path(shutil.copytree(run.path, tmp_path / "copy"))
     (folder / "result.json").unlink()
     lines = (folder / "results.jsonl").read_text().splitlines(keepends=True)
-    hidden = json.loads(lines[2])
+    hidden = unseal(json.loads(lines[2]))
+    assert hidden is not None
     hidden["accuracy"] = {"mean": None, "domains": {}}
     for score in hidden["clients"].values():
         score.update(accuracy=None, correct=0, total=0)
-    (folder / "results.jsonl").write_text("".join(lines[:2]) + json.dumps(hidden) + '\n{"round":')
+    (folder / "results.jsonl").write_text(
+        "".join(lines[:2]) + json.dumps(seal(hidden)) + '\n{"round":'
+    )
     stopped = fedwca.open_run(str(folder))
     assert not stopped.done
     assert stopped.accuracy is None

@@ -208,7 +208,7 @@ def _can_mount() -> bool:
 ATTACKS = [
     Attack("checkpoint, results or source model damaged", _apart("damaged"), times=5),
     Attack("disk full from any write on", _apart("full"), times=8),
-    Attack("disk read-only from any write on", _apart("read_only"), times=4),
+    Attack("disk read-only from any write on", _apart("read_only"), 4, short=0),
 ]
 if _can_mount():
     ATTACKS.append(

@@ -216,7 +216,7 @@ def _compare(folder: Path) -> None:
 
 ATTACKS = [
     Attack("worker killed in its work (2 a run)", partial(_disturbed, _killed), times=10),
-    Attack("worker stopped by SIGSTOP (2 a run)", partial(_disturbed, _stopped), times=8),
-    Attack("worker out of memory (2 a run)", partial(_disturbed, _starved), times=10),
+    Attack("worker stopped by SIGSTOP (2 a run)", partial(_disturbed, _stopped), 8, short=0),
+    Attack("worker out of memory (2 a run)", partial(_disturbed, _starved), 10, short=0),
     Attack("Ctrl-C at any moment, and resumed", _interrupted, times=16),
 ]

@@ -24,6 +24,7 @@ from fedwca.deploy.plan import Plan
 from fedwca.deploy.site import Here, answer
 from fedwca.engines.base import Evaluation
 from fedwca.engines.flower_messages import Reply, Request
+from fedwca.engines.privacy import Privacy
 from fedwca.engines.wire import Parcel, WireError, pack, unpack
 from fedwca.errors import UserError
 from fedwca.methods.base import Client, Record
@@ -160,6 +161,7 @@ def plan(**other: Any) -> dict[str, Any]:
         transform=DIGITS,
         method={"name": "fedavg"},
         training={"epochs": 1, "batch_size": 4},
+        privacy=Privacy(),
     )
     return {**right.model_dump(mode="json"), **other}
 
