@@ -54,16 +54,14 @@ class RunFolder:
         """Make the folder, or take up the one that is there if it is of the same experiment."""
         path.mkdir(parents=True, exist_ok=True)
         folder = cls(path)
-        config = path / "config.json"
-        if config.exists():
-            stored = folder.read_json("config.json").get("identity")
-            if stored != identity:
-                raise UserError(
-                    f"{path} holds a run of another configuration, or of data that have changed "
-                    "since: choose another --runs folder, or move this one away"
-                )
-        else:
-            folder.write_json("config.json", {"identity": identity, "settings": settings})
+        if not (path / "config.json").exists():
+            with folder:  # who is at work here removes what others leave half written
+                folder.write_json("config.json", {"identity": identity, "settings": settings})
+        if folder.read_json("config.json").get("identity") != identity:
+            raise UserError(
+                f"{path} holds a run of another configuration, or of data that have changed "
+                "since: choose another --runs folder, or move this one away"
+            )
         return folder
 
     def __enter__(self) -> "RunFolder":
