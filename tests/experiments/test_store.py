@@ -195,4 +195,4 @@ def test_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:
     run.scratch.mkdir()
     (run.scratch / "1.safetensors").write_text("")
     run.clean()
-    assert [p.name for p in run.path.iterdir()] == ["config.json"]
+    assert {p.name for p in run.path.iterdir()} == {"config.json", ".lock"}
