@@ -180,6 +180,7 @@ def engine_for(
         classifier={n: t for n, t in state.items() if n.startswith("classifier.")},
         sizes=plan.sizes(model),
         wire=wire,
+        least_summed=plan.least_summed,
     )
     engine = FlowerEngine(grid, task, rules, lambda: expected, told.notes.append, told.sites.update)
     return engine, told

@@ -17,6 +17,7 @@ __all__ = [
     "read_lines",
     "write_atomically",
     "write_json",
+    "write_private",
 ]
 
 _LONGEST = 40  # letters of a file's name: with its suffix below 255 bytes in any script
@@ -40,6 +41,13 @@ def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> Non
 def write_json(path: Path, content: dict[str, Any], *, durable: bool = True) -> None:
     """Write a JSON file, whole or not at all."""
     write_atomically(path, json.dumps(content, indent=1).encode(), durable=durable)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file for the owner's eyes only, from its first byte on."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
 
 
 def append_line(path: Path, line: dict[str, Any]) -> None:

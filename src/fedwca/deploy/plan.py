@@ -32,6 +32,7 @@ class Plan(BaseModel):
     transform: Transform
     method: dict[str, Any]
     training: dict[str, Any]
+    least_summed: int = Field(0, ge=0)  # 0: models are sent as they are
 
     def build_method(self) -> Method:
         """The method with its settings, checked as those of a config file are."""
@@ -90,6 +91,7 @@ def plan_of(experiment: Experiment, classes: tuple[str, ...], transform: Transfo
         transform=Transform(**asdict(transform)),
         method=settings["method"],
         training=settings["training"],
+        least_summed=experiment.deploy.least_summed if experiment.deploy.secure_aggregation else 0,
     )
 
 

@@ -15,6 +15,7 @@ from fedwca.experiments.runner import digests_of, federate_into, load_data, rand
 from fedwca.experiments.source import blank_model, check_source, source_model
 from fedwca.experiments.store import RunFolder
 from fedwca.files import write_json
+from fedwca.methods.base import Record
 from fedwca.models import DomainModel
 
 __all__ = ["check_deployable", "deployed_name", "serve"]
@@ -26,7 +27,8 @@ SITES = "sites.json"
 def deployed_name(experiment: Experiment) -> str:
     """Name of a deployed run's folder."""
     halved = "-half" if experiment.deploy.wire == "float16" else ""
-    return f"deployed-{experiment.name}{halved}"
+    secure = "-secure" if experiment.deploy.secure_aggregation else ""
+    return f"deployed-{experiment.name}{halved}{secure}"
 
 
 def check_deployable(experiment: Experiment) -> None:
@@ -35,6 +37,11 @@ def check_deployable(experiment: Experiment) -> None:
         raise UserError(
             'method.clustering = "domain" needs the true domains, which only a simulation knows: '
             'set it to "finch"'
+        )
+    if experiment.deploy.secure_aggregation and experiment.method.in_clear(Record(), {}) is None:
+        raise UserError(
+            f"the server of this {experiment.method_name} needs every site's whole model: leave "
+            "deploy.secure_aggregation out, or choose fedavg, or fedwca with a clustering_layer"
         )
     if experiment.data.path is not None and experiment.data.benchmark == "images":
         raise UserError(
@@ -57,10 +64,9 @@ def serve(
     if RunFolder(path).done:
         return RunFolder(path)
     benchmark = load_data(experiment, cache, tell.note, elsewhere=True)
-    wire = {"deploy": {"wire": experiment.deploy.wire}}
     identity = {
         **experiment.identity(),
-        **wire,
+        "deploy": _deployed_identity(experiment),
         "digests": digests_of(experiment, benchmark),
     }
     for warning in (*benchmark.warnings, *random_start(experiment)):
@@ -84,6 +90,13 @@ def serve(
     return folder
 
 
+def _deployed_identity(experiment: Experiment) -> dict[str, Any]:
+    """What of a deployment changes results."""
+    deploy = experiment.deploy
+    secure = {"least_summed": deploy.least_summed} if deploy.secure_aggregation else {}
+    return {"wire": deploy.wire, **secure}
+
+
 def _task(experiment: Experiment, model: DomainModel, plan: Plan) -> Task:
     state = clone(model.state_dict())
     return Task(
@@ -94,11 +107,14 @@ def _task(experiment: Experiment, model: DomainModel, plan: Plan) -> Task:
         classifier={n: t for n, t in state.items() if n.startswith("classifier.")},
         sizes=plan.sizes(model),
         wire=experiment.deploy.wire,
+        least_summed=plan.least_summed,
     )
 
 
 def _rules(experiment: Experiment) -> Rules:
-    return Rules(**experiment.deploy.model_dump(exclude={"wire"}))
+    return Rules(
+        **experiment.deploy.model_dump(exclude={"wire", "secure_aggregation", "least_summed"})
+    )
 
 
 def _watcher(folder: RunFolder) -> Callable[[dict[str, SiteFacts]], None]:

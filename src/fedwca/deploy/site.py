@@ -14,9 +14,11 @@ from fedwca.core.params import State
 from fedwca.data.images import ClientData
 from fedwca.data.site_images import SitePaths, site_images
 from fedwca.deploy.plan import Plan, read_plan
+from fedwca.deploy.site_sums import SiteSums
 from fedwca.engines.base import Answer, Job
 from fedwca.engines.flower_messages import Reply, Request
 from fedwca.engines.records import load_records, save_records
+from fedwca.engines.secure_sum import SumError
 from fedwca.engines.site import Site, threads
 from fedwca.engines.wire import (
     MissingError,
@@ -28,10 +30,11 @@ from fedwca.engines.wire import (
     pack,
     unpack,
 )
+from fedwca.engines.withheld import shown_of, withheld
 from fedwca.errors import UserError
 from fedwca.files import write_atomically
 from fedwca.machine import cores, keep_freed_memory
-from fedwca.methods.base import Method, Record
+from fedwca.methods.base import Adapted, Method, Record
 from fedwca.models import DomainModel, save_described
 from fedwca.notes import Note
 
@@ -68,6 +71,8 @@ def answer(here: Here, request: Request, note: Note) -> Reply:
 def _answer(here: Here, request: Request, note: Note) -> Reply:
     try:
         plan = read_plan(request.plan)
+        if request.kind in ("share", "mask", "unmask"):
+            return _sum(here, plan, request)
         images = _images(here, plan, note)
         if request.kind == "join":
             return Reply(here.site, images=len(images.train), test_images=len(images.test or ()))
@@ -80,6 +85,21 @@ def _answer(here: Here, request: Request, note: Note) -> Reply:
     except UserError as error:
         note(f"round {request.round}: {error}")
         return Reply(here.site, problem=error.elsewhere or IN_ITS_LOG)
+
+
+def _sum(here: Here, plan: Plan, request: Request) -> Reply:
+    """A step of a secure sum, after the round's work."""
+    folder = SiteFolder(here.home, request.run)
+    records, _ = unpack(request.parcel, {})
+    letter = records.get("letter", Record())
+    with folder.lock():
+        try:
+            done = SiteSums(folder.path, here.site).take(
+                request.kind, request.round, letter, plan.least_summed
+            )
+        except SumError as error:
+            raise WireError(str(error)) from None
+    return Reply(here.site, parcel=pack({"letter": done})[0])
 
 
 def _images(here: Here, plan: Plan, note: Note) -> ClientData:
@@ -107,11 +127,22 @@ def _work(
         done = site.work(here.site, request.round, job._replace(offered=None))
     if done.adapted is not None and job.message is not None:
         check_reply(done.adapted.reply, method.replies(job.message), *checks)
+        if plan.least_summed:
+            shown = shown_of(method, job.message, checks[0])
+            done = done._replace(adapted=_withheld(here, folder, request, done.adapted, shown))
     reply, sent = _reply(here.site, done._replace(evaluation=evaluation), request, came)
     if done.adapted is not None:
         folder.keep_memory(request.round, done.adapted.memory)
     folder.keep_shelf({**came, **sent})
     return reply
+
+
+def _withheld(
+    here: Here, folder: "SiteFolder", request: Request, adapted: Adapted, shown: list[str]
+) -> Adapted:
+    """The reply without the model, which waits here until it is summed."""
+    keys = SiteSums(folder.path, here.site).begin(request.round, adapted.reply.models["local"])
+    return adapted._replace(reply=withheld(adapted.reply, shown, keys))
 
 
 def _load_classifier(model: DomainModel, records: dict[str, Record]) -> None:
@@ -162,6 +193,7 @@ class SiteFolder:
     - memory-N.safetensors  what it remembers after N rounds; the last two
     - shelf.safetensors     the tensors that it and the server both have
     - model.safetensors     the model to use, with all that is needed to use it
+    - sum/, sums.json       see `SiteSums`
     """
 
     def __init__(self, home: Path, run: str) -> None:

@@ -3,18 +3,31 @@
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypedDict
 
+import torch
 from flwr.app import Message, RecordDict
 
 from fedwca.core.params import State
-from fedwca.engines.base import Answer, Exchanged, Job
+from fedwca.engines.base import Answer, Exchanged, Job, Summed, Sums
 from fedwca.engines.flower_messages import Reply, Request
-from fedwca.engines.wire import Tensors, Wire, WireError, check_reply, check_size, pack, unpack
+from fedwca.engines.secure_sum import PublicKeys
+from fedwca.engines.sums import Step, means_of
+from fedwca.engines.wire import (
+    Tensors,
+    Wire,
+    WireError,
+    check_reply,
+    check_size,
+    check_step_size,
+    pack,
+    unpack,
+)
+from fedwca.engines.withheld import completed, declared, keys_of, shown_of
 from fedwca.errors import UserError
-from fedwca.methods.base import Adapted, Client, Method, Record
+from fedwca.methods.base import Adapted, Client, Declared, Method, Pooled, Record
 from fedwca.notes import Note, printable
 
 __all__ = ["FlowerEngine", "Node", "Rules", "SiteFacts", "Task"]
@@ -36,6 +49,8 @@ class Task(NamedTuple):
             compared with the former, the latter goes to every site.
         sizes: what the letters in the method's declarations stand for.
         wire: how weights travel.
+        least_summed: of how many models the server gets a sum, and of none a model; 0: it gets
+            them all.
     """
 
     run: str
@@ -45,6 +60,7 @@ class Task(NamedTuple):
     classifier: State
     sizes: Mapping[str, int]
     wire: Wire
+    least_summed: int = 0
 
 
 @dataclass(frozen=True)
@@ -168,7 +184,24 @@ class FlowerEngine:
             self._note(f"round {round}: closed without {name}")
         work.close()
         answers = {c: work.answers[c.name] for c in jobs if c.name in work.answers}
-        return Exchanged(answers, work.bytes_down, work.bytes_up)
+        sums = self._sums(round, work.keys) if self._task.least_summed else None
+        return Exchanged(answers, work.bytes_down, work.bytes_up, sums)
+
+    def _sums(self, round: int, keys: Mapping[str, PublicKeys]) -> Sums:
+        """How the means of groups are had after a round."""
+        task, rules = self._task, self._rules
+
+        def sums(pooled: Mapping[Client, Pooled]) -> Summed:
+            asked = _Asking(task, self._sites, round, rules.round_seconds, self._note)
+
+            def note(text: str) -> None:
+                self._note(f"round {round}: {text}")
+
+            means = means_of(pooled, keys, task.features, task.least_summed, asked.ask, note)
+            had = {client: means[client.name] for client in pooled if client.name in means}
+            return Summed(had, asked.bytes_down, asked.bytes_up)
+
+        return sums
 
     def close(self) -> None:
         """Nothing is held: Flower ends the connection."""
@@ -366,6 +399,7 @@ class _Round:
         self._under_way: dict[str, str] = {}  # a site's message
         self._tries: Counter[str] = Counter()
         self.answers: dict[str, Answer] = {}
+        self.keys: dict[str, PublicKeys] = {}  # of those who keep their models, for their sum
         self.bytes_down = self.bytes_up = 0
 
     def unanswered(self) -> list[str]:
@@ -467,12 +501,22 @@ class _Round:
             return Answer(None, reply.evaluation), {}
         if not reply.adapted:
             raise WireError("it has not adapted")
-        due = self._task.method.replies(message), self._task.features, self._task.sizes
+        due = self._due(message), self._task.features, self._task.sizes
         check_size(reply.parcel, *due)
         records, tensors = unpack(reply.parcel, sent)
         record = records.get("reply", Record())
         check_reply(record, *due)
+        if self._task.least_summed:
+            self.keys[name] = keys_of(record.values)
+            record = completed(record, self._task.features)
         return Answer(Adapted(record, Record(), reply.health), reply.evaluation), tensors
+
+    def _due(self, message: Record) -> Declared:
+        method, features = self._task.method, self._task.features
+        due = method.replies(message)
+        if not self._task.least_summed:
+            return due
+        return declared(due, shown_of(method, message, features), features)
 
     def close(self) -> None:
         """Answers that come from now on are too late."""
@@ -481,3 +525,75 @@ class _Round:
 
     def _late(self, name: str) -> None:
         self._note(f"{name} has answered round {self._round} too late")
+
+
+class _Asking:
+    """The steps of a secure sum: who does not answer one has dropped out, and is not asked twice.
+
+    A site takes each step once, so that nothing can be learnt from two answers of one site.
+    """
+
+    def __init__(self, task: Task, sites: _Sites, round: int, seconds: float, note: Note) -> None:
+        self._task, self._sites, self._round, self._note = task, sites, round, note
+        self._seconds = seconds
+        self.bytes_down = self.bytes_up = 0
+
+    def ask(
+        self, step: Step, letters: Mapping[str, Record], names: Callable[[str], Collection[str]]
+    ) -> dict[str, Record]:
+        """What the sites answered, each with values of the names that it must have."""
+        answers: dict[str, Record] = {}
+        waited_for: set[str] = set()
+
+        def receive(site: _Site, message: Message) -> None:
+            waited_for.discard(site.name)
+            try:
+                answers[site.name] = self._record(site.name, message, names(site.name))
+            except WireError as error:
+                self._fail(site, step, str(error))
+            except Exception as error:  # as above
+                self._fail(site, step, f"its answer is refused: {type(error).__name__}, {error}")
+
+        self._sites.look()
+        for name, letter in letters.items():
+            if self._send(self._sites[name], step, letter, receive):
+                waited_for.add(name)
+        closes = time.monotonic() + self._seconds
+        while waited_for and time.monotonic() < closes:
+            self._sites.look()
+            gone = {name for name in waited_for if self._sites[name].lost_at is not None}
+            waited_for -= gone
+            if waited_for:
+                time.sleep(_POLL)
+        return dict(answers)  # whatever comes from now on is too late
+
+    def _send(
+        self, site: _Site, step: Step, letter: Record, receive: Callable[[_Site, Message], None]
+    ) -> bool:
+        parcel, _ = pack({"letter": letter})
+        request = Request(step, self._task.run, self._task.plan, self._round, parcel=parcel)
+        self.bytes_down += parcel.nbytes()
+        number = self._sites.post.send(
+            site.node, request.content(), "train.sum", lambda message: receive(site, message)
+        )
+        return bool(number)
+
+    def _record(self, name: str, message: Message, names: Collection[str]) -> Record:
+        reply = _read(message)
+        if isinstance(reply, str) or reply.problem:
+            raise WireError(reply if isinstance(reply, str) else reply.problem)
+        asked = (name, self._task.run, self._round)
+        if (reply.site, reply.run, reply.round) != asked:
+            raise WireError(f"it answers round {reply.round} of the run {reply.run!r}")
+        self.bytes_up += reply.parcel.nbytes()
+        check_step_size(reply.parcel, len(names), self._task.features)
+        record = unpack(reply.parcel, {})[0].get("letter", Record())
+        plain = all(value.dtype in (torch.uint8, torch.int64) for value in record.values.values())
+        if record.models or record.values.keys() != set(names) or not plain:
+            raise WireError("its answer does not hold what was asked for")
+        return record
+
+    def _fail(self, site: _Site, step: Step, problem: str) -> None:
+        problem = printable(problem)
+        site.facts["problem"] = f"round {self._round}: {problem}"
+        self._note(f"round {self._round}: {site.name} drops out of the sum ({step}): {problem}")

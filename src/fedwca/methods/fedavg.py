@@ -13,12 +13,22 @@ import torch
 
 from fedwca.core.params import State, mix
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import COUNT, MODEL, SAMPLES, Adapted, Client, Declared, Method, Record
+from fedwca.methods.base import (
+    COUNT,
+    MODEL,
+    SAMPLES,
+    Adapted,
+    Client,
+    Declared,
+    Method,
+    Pooled,
+    Record,
+)
 from fedwca.methods.shot import adapt_from, memory_of
 from fedwca.methods.training import Objective, shot_loss
 from fedwca.models import DomainModel
 
-__all__ = ["FedAvg", "mean_of"]
+__all__ = ["FedAvg", "mean_of", "weight_of"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +80,12 @@ class FedAvg(Method):
         merged = mean_of(list(replies.values()), self.mean) or state.models["global"]
         return Record({"global": merged}, {"round": state.values["round"] + 1})
 
+    def in_clear(self, message: Record, weights: State) -> list[str] | None:
+        return []
+
+    def pooled(self, state: Record, replies: Mapping[Client, Record]) -> dict[Client, Pooled]:
+        return {c: Pooled(0, weight_of(reply, self.mean)) for c, reply in replies.items()}
+
     def offered(self, state: Record, client: Client) -> State:
         return state.models["global"]
 
@@ -78,6 +94,11 @@ def mean_of(replies: list[Record], mean: Literal["samples", "plain"]) -> State |
     """Mean of the replies' local models; None if nobody replied."""
     if not replies:
         return None
-    counts = [float(r.values["samples"]) if mean == "samples" else 1.0 for r in replies]
+    counts = [weight_of(reply, mean) for reply in replies]
     total = sum(counts)
     return mix((r.models["local"] for r in replies), [count / total for count in counts])
+
+
+def weight_of(reply: Record, mean: Literal["samples", "plain"]) -> int:
+    """How often a reply counts in a mean."""
+    return int(reply.values["samples"]) if mean == "samples" else 1
