@@ -113,6 +113,8 @@ def test_a_member_refuses_lists_that_are_not_of_its_sum() -> None:
     for bad in (wrong, twice, {"a": peers["a"]}, {n: peers[n] for n in "bc"}):
         with pytest.raises(SumError, match="not that of a sum with this site"):
             share("a", keys, bad)
+    assert peers["b"].usable()
+    assert not peers["b"]._replace(share=b"no key").usable()
     with pytest.raises(SumError, match="a public key cannot be used"):
         share("a", keys, {**peers, "b": PublicKeys(b"no", b"key")})
 

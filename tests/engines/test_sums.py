@@ -129,7 +129,7 @@ def test_the_first_round_is_that_of_plain_averaging(world: World, method: str) -
         k: v.tolist() for k, v in plain.values.items()
     }
     for name, model in plain.models.items():
-        # Half a step is 2^-38 here; what is left is one rounding to float32.
+        # Half a step is 2^-41 here; what is left is one rounding to float32.
         assert distance(model, secure.state.models[name]) <= 2.0**-22
     assert told.notes == [note for note in told.notes if "joined" in note]
 

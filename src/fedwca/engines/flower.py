@@ -508,6 +508,8 @@ class _Round:
         check_reply(record, *due)
         if self._task.least_summed:
             self.keys[name] = keys_of(record.values)
+            if not self.keys[name].usable():
+                raise WireError("its keys for the sum cannot be used")
             record = completed(record, self._task.features)
         return Answer(Adapted(record, Record(), reply.health), reply.evaluation), tensors
 

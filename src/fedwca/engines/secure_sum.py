@@ -64,6 +64,13 @@ class PublicKeys(NamedTuple):
     mask: bytes
     share: bytes
 
+    def usable(self) -> bool:
+        """Whether others can agree on secrets with them: one that is not would stop them all."""
+        try:
+            return all(bytes_to_public_key(k).curve.name == "secp384r1" for k in self)
+        except Exception:  # of a dozen kinds, each the fault of who sent them
+            return False
+
 
 class Keys(NamedTuple):
     """The private ones of both, as PEM."""
@@ -120,15 +127,8 @@ def share(
     every = [key for public in peers.values() for key in public]
     if peers.get(name) != keys.public() or len(set(every)) < len(every) or len(peers) < 2:
         raise SumError("the list of keys is not that of a sum with this site")
-    seed, order, needed = os.urandom(32), sorted(peers), threshold(len(peers))
-    pieces = [
-        Shares(*both)
-        for both in zip(
-            create_shares(seed, needed, len(order)),
-            create_shares(keys.mask, needed, len(order)),
-            strict=True,
-        )
-    ]
+    seed, order, n, t = os.urandom(32), sorted(peers), len(peers), threshold(len(peers))
+    pieces = list(map(Shares, create_shares(seed, t, n), create_shares(keys.mask, t, n)))
     own = order.index(name)
     sealed = {
         peer: encrypt(
@@ -204,7 +204,7 @@ def reveal(
 def _combined(shares: list[bytes]) -> bytes:
     try:
         return combine_shares(shares)
-    except Exception:  # of a dozen kinds, each the fault of who gave them
+    except Exception:  # as above
         raise SumError("the shares of a secret do not fit together") from None
 
 
@@ -218,7 +218,7 @@ def _public(private: bytes) -> bytes:
 def _agreed(private: bytes, public: bytes) -> bytes:
     try:
         return generate_shared_key(bytes_to_private_key(private), bytes_to_public_key(public))
-    except Exception:  # as above: no key, or one of another kind
+    except Exception:  # as above
         raise SumError("a public key cannot be used") from None
 
 
