@@ -28,6 +28,7 @@ from sites import QUICK, FakeGrid, Told, engine_for, run_rounds, settings, site_
 from sites import write_images as write_domains
 
 NewModel = Callable[[], DomainModel]
+PATIENT = replace(QUICK, round_seconds=300.0)  # no result may hang on how busy a machine is
 SITES = [f"{domain}-{part}" for domain in ("dim", "noisy") for part in "abcd"]
 
 
@@ -71,7 +72,7 @@ class World:
 
     def engine(self, experiment: Experiment) -> tuple[FlowerEngine, Told]:
         expected = dict.fromkeys(SITES, "")
-        classes, rules = self.benchmark.classes, replace(QUICK, least_sites=len(SITES))
+        classes, rules = self.benchmark.classes, replace(PATIENT, least_sites=len(SITES))
         return engine_for(self.grid, experiment, self.new_model(), classes, expected, rules=rules)
 
     def run(self, experiment: Experiment, start: Any = None) -> tuple[list[Checkpoint], Told]:
@@ -131,7 +132,7 @@ def test_the_first_round_is_that_of_plain_averaging(world: World, method: str) -
     for name, model in plain.models.items():
         # Half a step is 2^-41 here; what is left is one rounding to float32.
         assert distance(model, secure.state.models[name]) <= 2.0**-22
-    assert told.notes == [note for note in told.notes if "joined" in note]
+    assert all("has joined" in note for note in told.notes)
 
 
 def test_rounds_go_on_and_sites_keep_nothing_of_a_sum(world: World) -> None:
@@ -319,7 +320,7 @@ def test_a_round_that_is_done_again_gives_only_the_sum_that_it_gave(world: World
     world.drop("noisy-d", "work", after=False)
     experiment_7 = secured("fedavg", rounds=1)
     engine, told = world.engine(experiment_7)
-    engine._rules = QUICK  # type: ignore[misc]
+    engine._rules = PATIENT
     (fourth,) = run_rounds(engine, experiment.method, world.new_model().feature_state(), told)
     assert distance(fourth.state.models["global"], world.new_model().feature_state()) == 0
     assert sum(refusal in note for note in told.notes) == 7
