@@ -2,18 +2,19 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+AUDIT := .venv-audit/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow bench torture format clean
+.PHONY: help install demo test test-slow bench torture soak audit pins format clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## set up .venv with pinned versions (the other targets do it by themselves)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt constraints-all.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt -e '.[dev,flower,onnx,tensorboard]'
+	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt -c constraints-all.txt -e '.[dev,flower,onnx,tensorboard,privacy]'
 	@touch $(STAMP)
 
 demo: $(STAMP) ## run four methods on the embedded benchmark and compare them (a few minutes)
@@ -36,9 +37,24 @@ bench: $(STAMP) ## measure speed and scale on a quiet machine (an hour; numbers 
 torture: $(STAMP) ## kill, starve, poison and fuzz our own software; a table of what held (half an hour)
 	$(BIN)/python torture/torture.py
 
+soak: $(STAMP) ## faults injected into one process for half an hour, whose memory must stay flat
+	$(BIN)/python torture/soak.py --minutes 30
+
+audit: $(STAMP) ## list known vulnerabilities of what is installed; offline with ADVISORIES=all.zip
+ifdef ADVISORIES
+	$(BIN)/python tools/audit.py --advisories $(ADVISORIES)
+else
+	test -x $(AUDIT)/pip-audit || { $(PYTHON) -m venv .venv-audit && $(AUDIT)/pip install --disable-pip-version-check -q pip-audit==2.10.1; }
+	$(BIN)/python tools/audit.py --tool $(AUDIT)/pip-audit
+endif
+
+pins: $(STAMP) ## write the versions of all that is installed into constraints-all.txt
+	$(BIN)/python tools/pins.py > constraints-all.new && mv constraints-all.new constraints-all.txt
+	@touch $(STAMP)
+
 format: $(STAMP) ## put the code into the one style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean: ## remove what the targets above have made, but no runs
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* src/*.egg-info
+	rm -rf $(VENV) .venv-audit .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* src/*.egg-info

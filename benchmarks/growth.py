@@ -6,10 +6,13 @@ Each size is measured in a process of its own, since memory that was once used i
 """
 
 import json
+import multiprocessing
 import os
-import resource
 import sys
 import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,43 +23,56 @@ from workload import World, simulator, with_epochs
 from fedwca.core.finch import first_neighbor_clusters
 from fedwca.core.params import clone
 from fedwca.core.snd import soft_neighborhood_density
+from fedwca.data.images import ClientData
 from fedwca.engines.simulator import Simulator
 from fedwca.experiments.runner import federate
 from fedwca.experiments.store import Checkpoint
 from fedwca.machine import cores, keep_freed_memory
+from fedwca.methods.base import Method
 from fedwca.methods.fedwca import FedWCA
+from fedwca.methods.local import Local
 
 IMAGES = 64  # of a client, where clients are counted
+LONG = 120.0  # seconds; what takes longer is measured once
+
+Measured = dict[int, dict[str, list[float]]]  # by size, by what was measured
 
 
 def clients(folder: Path, repeats: int, quick: bool) -> list[Row]:
-    """Two rounds of FedWCA in four clusters, 64 images a client, all cores."""
-    rows: list[Row] = []
+    """Two rounds in four clusters, 64 images of its own for each client, all cores."""
     sizes = (8, 32, 128) if quick else (8, 32, 128, 512, 2048)
-    found = {size: _measured("clients", size, folder) for size in sizes}
-    for size, facts in found.items():
-        rows.append(row(f"{size} clients of {IMAGES} images: a round", [facts["seconds"]], "s"))
-        rows.append(row("  seconds a client and core", [facts["seconds"] * cores() / size], "s"))
-        rows.append(row("  peak memory, server", [facts["server"]], "MiB"))
-        rows.append(row("  peak memory, largest worker", [facts["worker"]], "MiB"))
-    few, many = sizes[1], sizes[-1]
-    more = (found[many]["server"] - found[few]["server"]) / (many - few) * 1024
-    data = IMAGES * 32 * 32 * 3 / 1024
-    rows.append(row(f"a client's data, {IMAGES} images", [data], "KiB"))
-    rows.append(row("  the server grows with each client by", [more], "KiB", f"≤ {data:.0f}"))
+    rows: list[Row] = []
+    for what, told in (("clients", "FedWCA"), ("remembering", "Local")):
+        found = _measured(what, sizes, folder, repeats)
+        for size, facts in found.items():
+            each = [took * cores() / size for took in facts["seconds"]]
+            rows.append(row(f"{told}, {size} clients of {IMAGES}: a round", facts["seconds"], "s"))
+            rows.append(row("  seconds a client and core", each, "s"))
+            rows.append(row("  peak memory, server", facts["server"], "MiB"))
+            rows.append(row("  peak memory, all workers", facts["workers"], "MiB"))
+        rows += [_growth(found, part) for part in ("server", "workers")]
     return rows
+
+
+def _growth(found: Measured, part: str) -> Row:
+    """What each further client adds to the peak, from the second size to the last."""
+    few, many = list(found)[1], list(found)[-1]
+    more = (min(found[many][part]) - min(found[few][part])) / (many - few) * 1024
+    data = IMAGES * 32 * 32 * 3 / 1024
+    name = f"  {part}: a further client ({data:.0f} KiB of data) adds"
+    return row(name, [more], "KiB", f"≤ {data:.0f}")
 
 
 def clusters(folder: Path, repeats: int, quick: bool) -> list[Row]:
     """A round with more clusters: C + 3 passes over each client's images."""
     sizes = (2, 4) if quick else (2, 4, 8, 16)
-    found = {size: _measured("clusters", size, folder) for size in sizes}
+    found = _measured("clusters", sizes, folder, repeats)
     return [
         r
         for size, facts in found.items()
         for r in (
-            row(f"{size} clusters, 16 clients of 272 images: a round", [facts["seconds"]], "s"),
-            row("  peak memory, server", [facts["server"]], "MiB"),
+            row(f"{size} clusters, 16 clients of 272 images: a round", facts["seconds"], "s"),
+            row("  peak memory, server", facts["server"], "MiB"),
         )
     ]
 
@@ -64,14 +80,14 @@ def clusters(folder: Path, repeats: int, quick: bool) -> list[Row]:
 def images(folder: Path, repeats: int, quick: bool) -> list[Row]:
     """One client with more images: its round of FedWCA in two clusters."""
     sizes = (500, 2000) if quick else (500, 2000, 8000, 20000)
-    found = {size: _measured("images", size, folder) for size in sizes}
+    found = _measured("images", sizes, folder, repeats)
     return [
         r
         for size, facts in found.items()
         for r in (
-            row(f"a client of {size:,} images: its round", [facts["seconds"]], "s"),
-            row("  milliseconds an image", [1000 * facts["seconds"] / size], "ms"),
-            row("  memory beyond the program itself", [facts["more"]], "MiB"),
+            row(f"a client of {size:,} images: its round", facts["seconds"], "s"),
+            row("  milliseconds an image", [1000 * s / size for s in facts["seconds"]], "ms"),
+            row("  memory beyond the program itself", facts["more"], "MiB"),
         )
     ]
 
@@ -79,57 +95,78 @@ def images(folder: Path, repeats: int, quick: bool) -> list[Row]:
 def server(folder: Path, repeats: int, quick: bool) -> list[Row]:
     """What has to hold for thousands of clients, and for large ones."""
     many, large = (1000, 2000) if quick else (10_000, 20_000)
-    finch = _measured("finch", many, folder)
-    snd = _measured("density", large, folder)
+    finch = _measured("finch", (many,), folder, repeats)[many]
+    snd = _measured("density", (large,), folder, repeats)[large]
     return [
-        row(f"clustering {many:,} clients on LeNet's first layer", [finch["seconds"]], "s", "< 10"),
-        row("  memory, the clients' vectors included", [finch["more"]], "MiB", "< 2048"),
-        row(f"density of {large:,} images × 65 classes", [snd["seconds"]], "s"),
-        row("  memory", [snd["more"]], "MiB", "< 1024"),
+        row(f"clustering {many:,} clients on LeNet's first layer", finch["seconds"], "s", "< 10"),
+        row("  memory, the clients' vectors included", finch["more"], "MiB", "< 2048"),
+        row(f"density of {large:,} images × 65 classes", snd["seconds"], "s"),
+        row("  memory", snd["more"], "MiB", "< 1024"),
     ]
 
 
-def _measured(what: str, size: int, folder: Path) -> dict[str, float]:
-    print(f"    {what} {size}", file=sys.stderr, flush=True)
-    facts: dict[str, float] = in_a_process(__file__, what, size, folder, environment=os.environ)
-    return facts
+def _measured(what: str, sizes: Sequence[int], folder: Path, repeats: int) -> Measured:
+    """Sizes take turns; one that takes minutes has one turn."""
+    found: Measured = {size: defaultdict(list) for size in sizes}
+    took = dict.fromkeys(sizes, 0.0)
+    for repeat in range(repeats):
+        for size in sizes:
+            if took[size] > LONG:
+                continue
+            print(f"    {repeat + 1}/{repeats} {what} {size}", file=sys.stderr, flush=True)
+            began = time.perf_counter()
+            facts = in_a_process(__file__, what, size, folder, environment=os.environ)
+            took[size] = time.perf_counter() - began
+            for name, value in facts.items():
+                found[size][name].append(value)
+    return found
 
 
 # --- in a process of its own ----------------------------------------------------------------------
 
 
-def _federation(count: int, size: int, domains: int, folder: Path) -> dict[str, float]:
+def _federation(world: World, method: Method, clients: list[ClientData]) -> dict[str, float]:
     """The second round: the first one clusters. What clients score is scored in it, too."""
-    world = World(folder)
     model = world.model()
-    method = FedWCA(with_epochs(1, rounds=2), clustering="domain")
     took: list[float] = []
     start = Checkpoint(0, method.init(clone(model.feature_state())), {}, {})
-    with simulator(model, method, world.clients([size] * count, domains=domains), cores()) as work:
+    memory_now()  # what it took to make the images does not count
+    with simulator(model, method, clients, cores()) as work:
         federate(
             method, work, start, lambda line: None, lambda at: took.append(at.facts["seconds"])
         )
-    worker = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    return {"seconds": took[-1], "server": peak_memory(), "worker": worker}
+        workers = [peak_memory(p.pid or 0) for p in multiprocessing.active_children()]
+    return {"seconds": took[-1], "server": peak_memory(), "workers": sum(workers)}
 
 
-def _clients(size: int, folder: Path) -> dict[str, float]:
-    return _federation(size, IMAGES, 4, folder)
+def _in_clusters() -> FedWCA:
+    return FedWCA(with_epochs(1, rounds=2), clustering="domain")
+
+
+def _clients(size: int, folder: Path, method: Method | None = None) -> dict[str, float]:
+    world = World(folder)
+    apart = world.apart(world.clients([IMAGES] * size))
+    return _federation(world, method or _in_clusters(), apart)
+
+
+def _remembering(size: int, folder: Path) -> dict[str, float]:
+    """Clients that each remember a model of their own."""
+    return _clients(size, folder, Local(with_epochs(1, rounds=2)))
 
 
 def _clusters(size: int, folder: Path) -> dict[str, float]:
-    return _federation(16, 272, size, folder)
+    world = World(folder)
+    return _federation(world, _in_clusters(), world.clients([272] * 16, domains=size))
 
 
 def _images(size: int, folder: Path) -> dict[str, float]:
     """Two clients, of which one is small, so that there is a second cluster."""
     world = World(folder)
-    model = world.model()
-    method = FedWCA(with_epochs(1, rounds=2), clustering="domain")
+    model, method = world.model(), _in_clusters()
     took: list[float] = []
     start = Checkpoint(0, method.init(clone(model.feature_state())), {}, {})
     with tempfile.TemporaryDirectory() as scratch:
-        people = world.clients([size, 16], domains=2)
+        people = world.apart(world.clients([size, 16], domains=2))
         engine = Simulator(model, method, people, 0, Path(scratch) / "scratch", 1)
         before = memory_now()
         federate(
@@ -158,6 +195,7 @@ def _density(size: int, folder: Path) -> dict[str, float]:
 
 WHAT: dict[str, Any] = {
     "clients": _clients,
+    "remembering": _remembering,
     "clusters": _clusters,
     "images": _images,
     "finch": _finch,

@@ -65,9 +65,9 @@ def matrix_limit(size: int = 4096, times: int = 6) -> float:
     return statistics.median(found)
 
 
-def peak_memory() -> float:
-    """MiB of this process at its peak. What `getrusage` says would include its parent's."""
-    return _status("VmHWM")
+def peak_memory(process: int | str = "self") -> float:
+    """MiB of a process at its peak. What `getrusage` says would include its parent's."""
+    return _status("VmHWM", process)
 
 
 def memory_now() -> float:
@@ -76,8 +76,8 @@ def memory_now() -> float:
     return _status("VmRSS")
 
 
-def _status(field: str) -> float:
-    text = Path("/proc/self/status").read_text()
+def _status(field: str, process: int | str = "self") -> float:
+    text = Path(f"/proc/{process}/status").read_text()
     return int(text.split(f"{field}:")[1].split()[0]) / 1024
 
 

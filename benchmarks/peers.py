@@ -84,7 +84,8 @@ class LikePFLlib:
                 return DataLoader(samples, training.batch_size, shuffle=shuffle)  # type: ignore[arg-type]
 
             _adapt(local, batches, len(x), training)
-            trained.append((len(x), local.state_dict()))
+            # Parameters alone travel there: BatchNorm's statistics stay where they are.
+            trained.append((len(x), {n: p.detach() for n, p in local.named_parameters()}))
         return _average(trained)
 
 

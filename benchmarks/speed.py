@@ -34,7 +34,7 @@ def adaptation(folder: Path, repeats: int, quick: bool) -> list[Row]:
     achieved = [work / took for took in ours]
     rows = [
         row("machine's limit: matrix product, all cores", _giga(found["limit"]), "GFLOP/s"),
-        row("LeNet, 32 clients of Digit-Five's sizes", _giga(achieved), "GFLOP/s"),
+        row(f"LeNet, 32 clients, {sum(sizes):,} images in all", _giga(achieved), "GFLOP/s"),
         ratio("  share of the limit", achieved, found["limit"], "", "≥ 0.60"),
         ratio(f"  {cores()} workers against one", found["ours, one worker"], ours, "×", "≥ 1.8"),
     ]
@@ -74,7 +74,7 @@ def resnet(folder: Path, repeats: int, quick: bool) -> list[Row]:
         found = interleaved({"limit": matrix_limit, "ours": ours["ours"]}, repeats)
     achieved = [_work(world, sizes, 1) / took for took in found["ours"]]
     return [
-        row("ResNet-18 at 64 px, 4 clients of 256 images", _giga(achieved), "GFLOP/s"),
+        row(f"ResNet-18 at 64 px, 4 clients of {sizes[0]} images", _giga(achieved), "GFLOP/s"),
         ratio("  share of the limit", achieved, found["limit"], "", "≥ 0.50"),
     ]
 
@@ -84,7 +84,7 @@ FLOWER_AS_IT_COMES = "Flower's simulation, as it comes"
 
 
 def _ours(world: World, sizes: list[int], epochs: int, stack: ExitStack) -> Ways:
-    """With all cores, and with one worker."""
+    """With all cores, and with one worker, which is this very process: no other is started."""
     method = FedAvg(with_epochs(epochs))
     clients = world.clients(sizes)
     ways: Ways = {}

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedwca.core.losses import information_maximization
@@ -18,6 +17,8 @@ from fedwca.data.images import ClientData, LabeledImages, UnlabeledImages
 from fedwca.data.mini_digits import CLASSES, DOMAINS, make_mini_digits
 from fedwca.engines.base import Job
 from fedwca.engines.simulator import Simulator
+from fedwca.experiments.config import SourceConfig
+from fedwca.experiments.source import train_source
 from fedwca.methods.base import Client, Method, Record
 from fedwca.methods.training import Training
 from fedwca.models import DomainModel, build_model
@@ -61,6 +62,22 @@ class World:
             clients.append(ClientData(f"{domain}/{number}", str(domain), train, None, test))
         return clients
 
+    def apart(self, clients: list[ClientData]) -> list[ClientData]:
+        """The same clients with every image in a place of its own, so that memory shows it."""
+        total = sum(len(client.train) for client in clients)
+        path, shape = self.folder / f"apart-{total}.npy", (total, self.side, self.side, 3)
+        pixels = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
+        starts = np.cumsum([0, *(len(client.train) for client in clients)])
+        for client, start, end in zip(clients, starts, starts[1:], strict=False):
+            pixels[start:end] = client.train.pixels[client.train.index]
+        pixels.flush()
+        del pixels
+        mapped = np.load(path, mmap_mode="r")
+        return [
+            replace(client, train=UnlabeledImages(mapped, np.arange(start, end), DIGITS))
+            for client, start, end in zip(clients, starts, starts[1:], strict=False)
+        ]
+
     def model(self) -> DomainModel:
         """The source model: a few epochs, enough to tell digits apart."""
         path = self.folder / f"{self.backbone}-{self.side}.pt"
@@ -71,23 +88,11 @@ class World:
             model.load_state_dict(torch.load(path, weights_only=True))
         else:
             epochs = 6 if self.backbone == "lenet" else 1
-            train_on_labels(model, self.images(SOURCE, 600, 0), epochs)
+            config = SourceConfig(epochs=epochs, lr=0.01, holdout=0.0)
+            train_source(model, self.images(SOURCE, 600, 0), config, seed=0)
             torch.save(model.state_dict(), path)
         model.freeze_classifier()
         return model.eval()
-
-
-def train_on_labels(model: DomainModel, source: LabeledImages, epochs: int) -> None:
-    """Plain cross-entropy."""
-    labels = torch.from_numpy(source.labels)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True)
-    model.train()
-    for _ in range(epochs):
-        for rows in torch.randperm(len(source)).split(64):
-            loss = F.cross_entropy(model(source.images.batch(rows))[1], labels[rows])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
 
 
 def flops(model: DomainModel, images: UnlabeledImages) -> tuple[float, float]:

@@ -45,9 +45,9 @@ class Watched:
             for c, job in jobs.items()
         }
         exchanged = self._engine.exchange(round, reached)
-        # Replies lie in files until the next exchange: the log keeps them for longer.
+        # What clients give lies in files until the next exchange: the log keeps it for longer.
         adapted = {
-            c: a.adapted._replace(reply=_kept(a.adapted.reply))
+            c: a.adapted._replace(reply=kept(a.adapted.reply), memory=kept(a.adapted.memory))
             for c, a in exchanged.answers.items()
             if a.adapted
         }
@@ -84,7 +84,7 @@ def run(
 def _all_rounds(method: Method, engine: Watched, at: Checkpoint, log: Log) -> None:
     def keep(at: Checkpoint) -> None:
         log.states.append(at.state)
-        log.memories.append(at.memories)
+        log.memories.append({name: kept(memory) for name, memory in at.memories.items()})
 
     if at.rounds == 0:
         keep(at)
@@ -94,7 +94,8 @@ def _all_rounds(method: Method, engine: Watched, at: Checkpoint, log: Log) -> No
         engine.close()
 
 
-def _kept(record: Record) -> Record:
+def kept(record: Record) -> Record:
+    """The record without the files that its models may lie in."""
     return Record({name: clone(state) for name, state in record.models.items()}, record.values)
 
 

@@ -1,5 +1,7 @@
 """Sites in this very process: Flower's grid without Flower's processes, and folders of images."""
 
+import tempfile
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 from flwr.supercore.task_identity import TaskIdentity
 from PIL import Image
 
+from federation import kept as without_files
 from fedwca.core.params import State, clone
 from fedwca.data.augment import DIGITS, Transform
 from fedwca.data.domains import Benchmark
@@ -119,7 +122,7 @@ class FakeGrid:
             content=content,
             error=error,
             has_error=lambda: error is not None,
-            metadata=SimpleNamespace(reply_to_message_id=number),
+            metadata=SimpleNamespace(reply_to_message_id=number, src_node_id=node),
         )
         return number
 
@@ -181,8 +184,17 @@ def engine_for(
         sizes=plan.sizes(model),
         wire=wire,
         least_summed=plan.least_summed,
+        private=experiment.privacy.on,
     )
-    engine = FlowerEngine(grid, task, rules, lambda: expected, told.notes.append, told.sites.update)
+    engine = FlowerEngine(
+        grid,
+        task,
+        rules,
+        lambda: expected,
+        told.notes.append,
+        told.sites.update,
+        Path(tempfile.gettempdir()) / f"replies-{uuid.uuid4().hex}",
+    )
     return engine, told
 
 
@@ -190,7 +202,15 @@ def run_rounds(
     engine: Any, method: Method, source: State, told: Told, start: Checkpoint | None = None
 ) -> list[Checkpoint]:
     """All rounds; the checkpoints after each."""
-    kept: list[Checkpoint] = []
+    checkpoints: list[Checkpoint] = []
     first = start or Checkpoint(0, method.init(clone(source)), {}, {})
-    federate(method, engine, first, told.lines.append, kept.append)
-    return kept
+
+    def keep(at: Checkpoint) -> None:
+        memories = {name: without_files(memory) for name, memory in at.memories.items()}
+        checkpoints.append(at._replace(memories=memories))
+
+    try:
+        federate(method, engine, first, told.lines.append, keep)
+    finally:
+        engine.close()
+    return checkpoints

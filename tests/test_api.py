@@ -142,6 +142,14 @@ def test_a_run_that_was_stopped_or_has_no_labels(
     assert len(stopped.records()) == 3 * 4
 
 
+def test_freed_memory_is_kept_as_by_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = []
+    monkeypatch.setattr("fedwca.api.keep_freed_memory", lambda: kept.append(True))
+    with pytest.raises(fedwca.UserError, match="nonsense"):
+        fedwca.run({"nonsense": {}})
+    assert kept == [True]
+
+
 def test_mistakes_are_user_errors(tmp_path: Path) -> None:
     with pytest.raises(fedwca.UserError, match="is not a run folder"):
         fedwca.open_run(tmp_path)

@@ -1,11 +1,16 @@
-"""File names for names that others have chosen."""
+"""Files that others have named, that appear at once, and that notice damage."""
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fedwca.files import file_names
+from fedwca import files
+from fedwca.files import file_names, folder_at_once, open_file, read_lines, seal, sweep, unseal
 
 HOSTILE = [
     *("<script>alert(1)</script>", "../../etc/passwd", "a\nb", "\u202ertl", "😀", "", ".", "-rf"),
@@ -45,3 +50,54 @@ def test_any_name_makes_a_file_in_its_folder(tmp_path: Path, name: str) -> None:
 def test_all_hostile_names_at_once_are_apart() -> None:
     found = file_names(HOSTILE)
     assert len({name.casefold() for name in found.values()}) == len(HOSTILE)
+
+
+def test_only_what_the_dead_of_this_machine_left_is_swept(tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    alive, here = os.getppid(), files._HERE
+    names = [f"a.{here}-{dead.pid}.tmp", f"a.{here}-{alive}.tmp", f"a.0-{dead.pid}.tmp", "a.tmp"]
+    (tmp_path / "below").mkdir()
+    for name in names:
+        (tmp_path / "below" / name).touch()
+    sweep(tmp_path)
+    assert {path.name for path in (tmp_path / "below").iterdir()} == set(names[1:])
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    with folder_at_once(target) as place:
+        (place / "old").touch()
+    with pytest.raises(FileNotFoundError), folder_at_once(target) as place:
+        (place / "no" / "such").touch()
+    assert [path.name for path in tmp_path.rglob("*")] == ["target", "old"]
+    with folder_at_once(target) as place:
+        (place / "new").touch()
+    assert [path.name for path in tmp_path.rglob("*")] == ["target", "new"]
+
+
+@pytest.mark.parametrize("content", [{}, {"round": 1, "ü": [1.5, float("inf"), None, {"1": ()}]}])
+def test_what_is_sealed_comes_back_and_nothing_else(content: dict[str, Any]) -> None:
+    written = json.loads(json.dumps(seal(content)))
+    assert unseal(written) == json.loads(json.dumps(content))
+    assert unseal({**written, "more": 0}) is None
+    assert unseal(content) is None
+
+
+def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    for name in ("pipe", "zero"):
+        with pytest.raises(OSError, match="not a regular file"):
+            open_file(tmp_path / name)
+    (tmp_path / "file").write_bytes(b"x")
+    with open_file(tmp_path / "file") as file:
+        assert file.read() == b"x"
+
+
+def test_lines_that_no_parser_bears_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_text("[" * 100_000 + '\n{"round": 1}\n')
+    assert read_lines(path) == [{"round": 1}]
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    assert read_lines(tmp_path / "zero") == []

@@ -20,9 +20,26 @@ from typing import NamedTuple
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))  # deployments, sites, mischief
 
+import crash
+import deployment_kills
+import disks
+import fuzz
+import hostile
+import load
+import soak
+import workers
 from attack import Attack
 
-ATTACKS: list[Attack] = []
+ATTACKS: list[Attack] = [
+    *crash.ATTACKS,
+    *deployment_kills.ATTACKS,
+    *disks.ATTACKS,
+    *fuzz.ATTACKS,
+    *hostile.ATTACKS,
+    *load.ATTACKS,
+    *soak.ATTACKS,
+    *workers.ATTACKS,
+]
 
 
 class Tally(NamedTuple):

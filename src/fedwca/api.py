@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedwca.machine import keep_freed_memory
 from fedwca.report.records import flat_records
 from fedwca.report.runs import RunView, read_run
 
@@ -41,6 +42,7 @@ def run(
     from fedwca.progress_display import display_for
     from fedwca.screen import Screen
 
+    keep_freed_memory()
     experiment = _experiment(config, overrides or {})
     place = default_cache() if cache is None else Path(cache).expanduser()
     progress = None if quiet else display_for(Screen())

@@ -1,6 +1,5 @@
 """The command line. Every mistake of the user gets one sentence and exit code 2."""
 
-import errno
 import os
 import sys
 import traceback
@@ -11,11 +10,13 @@ import typer
 
 from fedwca import report_cli
 from fedwca.deploy_cli import deploy_app
-from fedwca.errors import UserError
-from fedwca.machine import keep_freed_memory
+from fedwca.errors import UserError, disk_sentence
+from fedwca.machine import keep_freed_memory, lacks_memory
 from fedwca.models_cli import attach_model_commands
+from fedwca.notes import printable
 from fedwca.run_argument import Runs, run_path
 from fedwca.screen import Screen, show_grid
+from fedwca.stopping import StoppedError, stoppable
 from fedwca.tensorboard_cli import attach_tensorboard
 
 app = typer.Typer(
@@ -48,8 +49,7 @@ BenchmarkName = Annotated[
 ]
 
 
-class _StoppedError(Exception):
-    """Ctrl-C during a run; caught before the command-line library makes an abort of it."""
+_LONGEST = 2000  # letters of a sentence: a setting or a name that is quoted in it may be endless
 
 
 @app.callback(invoke_without_command=True)
@@ -65,6 +65,7 @@ def top(
 
 
 @app.command()
+@stoppable("stopped; the same command goes on from the last finished round")
 def run(
     config: Annotated[Path | None, typer.Argument(help="a TOML file; none: mini-digits")] = None,
     methods: Annotated[
@@ -106,16 +107,9 @@ def _run_all(planned: list[Any], runs: Path, cache: Path | None) -> None:
     from fedwca.progress_display import display_for
     from fedwca.report.runs import read_run
 
-    folders = []
-    for experiment in planned:
-        try:
-            folder = run_experiment(experiment, runs, cache or default_cache(), display_for(out))
-        except KeyboardInterrupt:
-            raise _StoppedError(
-                "stopped; the same command goes on from the last finished round"
-            ) from None
-        folders.append(folder.path)
-    _show_results([read_run(path) for path in folders])
+    place = cache or default_cache()
+    folders = [run_experiment(e, runs, place, display_for(out)) for e in planned]
+    _show_results([read_run(folder.path) for folder in folders])
 
 
 def _show_results(views: list[Any]) -> None:
@@ -186,7 +180,7 @@ def list_runs(runs: Runs = Path("runs")) -> None:
 
 def _warn(problems: list[str]) -> None:
     for problem in problems:
-        print(f"warning: {problem}", file=sys.stderr)
+        print(f"warning: {printable(problem, _LONGEST)}", file=sys.stderr)
 
 
 @app.command()
@@ -203,6 +197,8 @@ def show(folder: Run, runs: Runs = Path("runs")) -> None:
     for section, values in view.settings.items():
         text = ", ".join(f"{name} = {value}" for name, value in values.items())
         out.print(f"[{section}] {text}", markup=False, highlight=False)
+    if view.privacy:
+        out.say(f"privacy of each client's data set as a whole: {view.privacy}")
     _show_results([view])
 
 
@@ -261,6 +257,7 @@ Dry = Annotated[bool, typer.Option("--dry-run", help="only tell what would be ru
 
 
 @app.command()
+@stoppable("stopped; the same command goes on from where it was")
 def reproduce(
     table: Named = None,
     listed: Listed = False,
@@ -289,10 +286,7 @@ def reproduce(
 
     wanted = wish(table, scale, data, benchmark, seeds, sources, methods, overrides)
     folders = (runs, cache or default_cache(), output or runs / "tables")
-    try:
-        Reproduction(wanted, *folders, out).run(dry=dry_run)
-    except KeyboardInterrupt:
-        raise _StoppedError("stopped; the same command goes on from where it was") from None
+    Reproduction(wanted, *folders, out).run(dry=dry_run)
 
 
 def _list_tables() -> None:
@@ -395,30 +389,27 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         code = stop.code if isinstance(stop.code, int) else 1
     except UserError as error:
         code = _complain(str(error))
-    except _StoppedError as stop:
-        code = _complain(str(stop), 130)
+    except StoppedError as stop:
+        code = _complain(str(stop), stop.code)
     except BrokenPipeError:  # the reader has seen enough, as in `fedwca list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except OSError as error:
-        code = _complain(_disk_sentence(error))
+        code = _complain(disk_sentence(error))
     except Exception as error:
-        code = _report_bug(error)
+        code = _complain(_MEMORY) if lacks_memory(error) else _report_bug(error)
     sys.exit(code)
 
 
 def _complain(sentence: str, code: int = 2) -> int:
-    print(f"error: {' '.join(sentence.split())}", file=sys.stderr)
+    print(f"error: {printable(' '.join(sentence.split()), _LONGEST)}", file=sys.stderr)
     return code
 
 
-def _disk_sentence(error: OSError) -> str:
-    where = f" {error.filename}" if error.filename else ""
-    if error.errno == errno.ENOSPC:
-        return f"the disk is full{where}: free some space and run the same command again"
-    if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
-        return f"cannot write{where} ({error.strerror}): choose another --runs or --cache folder"
-    return f"cannot use{where} ({error.strerror or error}): check the path and try again"
+_MEMORY = (
+    "there is too little memory for this: end other programs, or make images, batches, workers or "
+    "the network smaller"
+)
 
 
 def _report_bug(error: Exception) -> int:

@@ -1,9 +1,10 @@
-"""The one exception that is meant for the user's eyes, and the hint that often goes with it."""
+"""The one exception that is meant for the user's eyes, and the hints that often go with it."""
 
 import difflib
+import errno
 from collections.abc import Iterable
 
-__all__ = ["UserError", "did_you_mean"]
+__all__ = ["UserError", "did_you_mean", "disk_sentence"]
 
 
 class UserError(Exception):
@@ -26,3 +27,13 @@ def did_you_mean(word: object, known: Iterable[str], otherwise: str = "") -> str
     if near:
         return f"did you mean {near[0]!r}?"
     return otherwise or f"choose from {', '.join(names)}"
+
+
+def disk_sentence(error: OSError) -> str:
+    """What the user can do about a disk that is full, read-only or broken."""
+    where = f" {error.filename}" if error.filename else ""
+    if error.errno == errno.ENOSPC:
+        return f"the disk is full{where}: free some space and run the same command again"
+    if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+        return f"cannot write{where} ({error.strerror}): choose another --runs or --cache folder"
+    return f"cannot use{where} ({error.strerror or error}): check the path and try again"

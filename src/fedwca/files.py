@@ -1,32 +1,47 @@
 """Files that are there whole or not at all, and results that grow line by line."""
 
+import errno
 import hashlib
 import json
 import os
+import platform
 import re
+import shutil
+import stat
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 __all__ = [
+    "SEAL",
     "append_line",
     "file_digest",
     "file_names",
+    "folder_at_once",
+    "open_file",
     "read_lines",
+    "remove",
+    "seal",
+    "sweep",
+    "unseal",
     "write_atomically",
     "write_json",
     "write_private",
 ]
 
+SEAL = "sha256"  # the entry that holds a digest of all the others
+_HERE = hashlib.sha256(platform.node().encode()).hexdigest()[:8]  # tells machines apart
 _LONGEST = 40  # letters of a file's name: with its suffix below 255 bytes in any script
 _NOT_PLAIN = re.compile(r"(|con|nul|aux|prn|com\d|lpt\d|.*-[0-9a-f]{12})")
 
 
 def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> None:
     """Write beside the target and rename; `durable` makes sure that it survives a power cut."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f"{path.name}.{_HERE}-{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
             file.write(content)
@@ -36,6 +51,26 @@ def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> Non
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what processes of this machine that are gone have left half written."""
+    for path in folder.rglob("*.tmp"):
+        found = re.fullmatch(rf".*\.{_HERE}-(\d+)\.tmp", path.name)
+        if found and not _is_alive(int(found[1])):
+            path.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    if os.name != "posix":  # where asking by a signal would end it
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return process != os.getpid()
 
 
 def write_json(path: Path, content: dict[str, Any], *, durable: bool = True) -> None:
@@ -50,32 +85,99 @@ def write_private(path: Path, content: bytes) -> None:
         file.write(content)
 
 
+@contextmanager
+def folder_at_once(path: Path) -> Iterator[Path]:
+    """A folder to fill: it appears under its name only when all is in it, and on the disk."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    remove(temporary)
+    temporary.mkdir()
+    try:
+        yield temporary
+        _sync(temporary)
+        remove(path)
+        temporary.rename(path)
+        _sync(path.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _sync(folder: Path) -> None:
+    """The names in a folder survive a power cut too."""
+    if os.name == "posix":  # elsewhere a folder cannot be opened
+        number = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def seal(content: dict[str, Any]) -> dict[str, Any]:
+    """The content with a digest of it, by which damage is noticed."""
+    return {**content, SEAL: hashlib.sha256(json.dumps(content).encode()).hexdigest()}
+
+
+def unseal(content: dict[str, Any]) -> dict[str, Any] | None:
+    """What was sealed; None if it is not that any more."""
+    rest = {name: value for name, value in content.items() if name != SEAL}
+    return rest if seal(rest) == content else None
+
+
 def append_line(path: Path, line: dict[str, Any]) -> None:
-    """Add a JSON line, on the disk before anything else happens."""
+    """Add a JSON line with its digest, on the disk before anything else happens."""
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+        file.write(json.dumps(seal(line)) + "\n")
         file.flush()
         os.fsync(file.fileno())
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """All whole result lines; one that a crash cut short or a disk damaged is left out."""
-    if not path.exists():
+def read_lines(path: Path, *, older: bool = True) -> list[dict[str, Any]]:
+    """All whole result lines; one that a crash cut short or a disk damaged is left out.
+
+    `older` takes those too that have no digest, as lines of older versions.
+    """
+    if not path.is_file():
         return []
     lines = []
     for text in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
             line = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
+        if isinstance(line, dict) and (SEAL in line or not older):
+            line = unseal(line)
         if isinstance(line, dict) and isinstance(line.get("round"), int):
             lines.append(line)
     return lines
 
 
+def open_file(path: str | Path) -> BufferedReader:
+    """Open a regular file to read; of anything else, OSError.
+
+    A pipe would keep us waiting for whoever writes into it, and a device may never end.
+    """
+    return open(path, "rb", opener=_regular)
+
+
+def _regular(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # Windows does not have it
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
+    return descriptor
+
+
 def file_digest(path: Path) -> str:
     """SHA-256 of a file's content."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         digest = hashlib.sha256()
         while block := file.read(1 << 20):
             digest.update(block)

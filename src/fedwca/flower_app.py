@@ -23,9 +23,9 @@ from fedwca.deploy.server import serve
 from fedwca.deploy.site import IN_ITS_LOG, Here, answer
 from fedwca.engines.flower_messages import Reply, Request
 from fedwca.engines.wire import WireError
-from fedwca.errors import UserError
+from fedwca.errors import UserError, disk_sentence
 from fedwca.experiments.config import resolve
-from fedwca.files import write_json
+from fedwca.files import sweep, write_json
 from fedwca.progress_display import LineProgress
 
 __all__ = ["client_app", "server_app"]
@@ -45,6 +45,7 @@ def main(grid: Grid, context: Context) -> None:
         write_json(folder / OUTCOME, word)
 
     with busy(folder, patience=30):
+        sweep(folder)
         if cancelled(folder, str(job.get("id"))):
             leave_word("stopped")
             return
@@ -60,6 +61,9 @@ def main(grid: Grid, context: Context) -> None:
             )
         except UserError as error:
             leave_word("failed", str(error))
+            raise
+        except OSError as error:
+            leave_word("failed", disk_sentence(error))
             raise
         except Exception as error:
             leave_word("failed", f"{type(error).__name__}: {error}; superlink.log tells more")

@@ -4,11 +4,16 @@ import ctypes
 import os
 import sys
 
-__all__ = ["cores", "keep_freed_memory"]
+__all__ = ["cores", "keep_freed_memory", "lacks_memory"]
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's numbers for mallopt
 _LARGEST = 32 << 20  # what every glibc admits
 _KEPT = 1 << 30
+# As torch, C++ and the system say it where Python has no MemoryError for it.
+_WANT_OF_MEMORY = (
+    *("allocate memory", "DefaultCPUAllocator", "bad_alloc", "not enough memory"),
+    "out of memory",
+)
 
 
 def cores() -> int:
@@ -28,3 +33,8 @@ def keep_freed_memory() -> None:
     # The second alone would do harm: blocks of any size would be mapped anew each time.
     if mallopt is not None and mallopt(_MMAP_THRESHOLD, _LARGEST):
         mallopt(_TRIM_THRESHOLD, _KEPT)
+
+
+def lacks_memory(error: Exception) -> bool:
+    """Whether it was raised for want of memory."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in _WANT_OF_MEMORY)

@@ -15,6 +15,7 @@ import pytest
 from fedwca.engines.records import save_records
 from fedwca.methods import Record
 from fedwca.report.runs import find_runs
+from fuzzing.weights import lying_npz
 from tiny_settings import TINY
 
 Fedwca = Callable[..., tuple[int, str]]
@@ -57,6 +58,35 @@ def test_a_config_that_is_not_toml(fedwca: Fedwca, tmp_path: Path) -> None:
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     refused(fedwca("run", "binary.toml"), "not valid TOML")
     refused(fedwca("run", str(tmp_path)), "cannot be read")
+
+
+def test_values_that_no_parser_bears(fedwca: Fedwca, tmp_path: Path) -> None:
+    for value in ("9" * 5000, "0x" + "f" * 5000, "[" * 3000 + "]" * 3000):
+        (tmp_path / "wild.toml").write_text(f"[training]\nlr = {value}\n")
+        refused(fedwca("run", "wild.toml"), "wild.toml is not valid TOML")
+        refused(fedwca("run", f"--set=training.lr={value}"), "training.lr")
+        refused(fedwca("run", f"--set=method.name={value}"), "there is no method")
+    refused(fedwca("run", "--set=method.name=[1]"), "there is no method [1]")
+
+
+def test_a_sentence_is_short_and_has_no_codes_for_the_terminal(fedwca: Fedwca) -> None:
+    code, told = fedwca("run", "--set=data.source=x", f"--set=data.benchmark=\x1b[2J{'x' * 90_000}")
+    assert code == 2
+    assert told.startswith("error: ")
+    assert told.rstrip("\n").isprintable()
+    assert len(told) < 2100
+
+
+def test_too_little_memory_is_a_sentence(
+    fedwca: Fedwca, npz_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for error in (MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: ...")):
+
+        def fail(*_: object, error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setattr("fedwca.experiments.runner.load_data", fail)
+        refused(run_tiny(fedwca, npz_folder), "too little memory")
 
 
 def test_a_near_miss_and_a_wrong_type(fedwca: Fedwca) -> None:
@@ -140,6 +170,16 @@ def test_an_archive_that_is_none(fedwca: Fedwca, npz_folder: Path) -> None:
     for content in (b"", b"hello", whole[:200], whole[: len(whole) // 2]):
         (npz_folder / "dim.npz").write_bytes(content)
         refused(run_tiny(fedwca, npz_folder), "dim.npz", "not a readable .npz")
+
+
+def test_an_archive_that_would_fill_the_memory_is_not_unpacked(
+    fedwca: Fedwca, npz_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedwca.data.npz._LARGE", 1 << 20)
+    np.savez_compressed(npz_folder / "dim.npz", images=np.zeros((3000, 32, 32, 3), np.uint8))
+    refused(run_tiny(fedwca, npz_folder), "dim.npz would unpack to 8 MB", "numpy.savez")
+    (npz_folder / "dim.npz").write_bytes(lying_npz((10**12, 10**3)))
+    refused(run_tiny(fedwca, npz_folder), "dim.npz is not a readable .npz")
 
 
 def test_fewer_images_than_clients(fedwca: Fedwca, npz_folder: Path) -> None:
@@ -294,12 +334,12 @@ def test_a_disk_that_fails_in_the_last_checkpoint_loses_nothing(
     fedwca: Fedwca, npz_folder: Path, monkeypatch: pytest.MonkeyPatch, code: int, words: str
 ) -> None:
     def failing(path: Path, records: dict[str, Record], **more: Any) -> None:
-        if path.stem == "checkpoint-00002":
+        if "checkpoint-00002" in str(path):
             raise OSError(code, os.strerror(code), str(path))
         save_records(path, records, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedwca.experiments.store.save_records", failing)
+        patch.setattr("fedwca.experiments.checkpoint.save_records", failing)
         refused(run_tiny(fedwca, npz_folder), words, "checkpoint-00002")
     view = find_runs(Path("runs"))[0][0]
     assert not view.done

@@ -242,8 +242,10 @@ def test_status_tells_what_the_run_folder_holds(invoke: Invoke) -> None:
         "bytes_up": 50,
     }
     (run / "results.jsonl").write_text(json.dumps(line) + "\n")
+    facts = {"images": 7, "test_images": 0, "online": False, "answered": 0}
     sites = {
-        "a": {"images": 7, "test_images": 0, "online": False, "answered": 0, "problem": "no power"}
+        "a": {**facts, "refused": 0, "problem": "no power"},
+        "b": {**facts, "refused": 3, "problem": "round 1: its answer is refused"},
     }
     (run / "sites.json").write_text(json.dumps(sites))
     said = invoke("deploy", "status").out
@@ -252,3 +254,5 @@ def test_status_tells_what_the_run_folder_holds(invoke: Invoke) -> None:
     row = next(line for line in said.splitlines() if line.startswith("a "))
     assert row.split() == ["a", "lost", "7", "1", "0.50", "round", "0", "no", "power"]
     assert "25.0 %" in said
+    row = next(line for line in said.splitlines() if line.startswith("b "))
+    assert row.split()[-7:] == ["3", "round", "1:", "its", "answer", "is", "refused"]

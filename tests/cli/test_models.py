@@ -258,11 +258,11 @@ def test_runs_without_models_are_told_apart(world: World, at: Invoke, tmp_path: 
     unfinished = tmp_path / "part"
     shutil.copytree(run, unfinished)
     (unfinished / "result.json").unlink()
-    (unfinished / "checkpoint-00002.safetensors").unlink()
+    shutil.rmtree(unfinished / "checkpoint-00002")
     said = at("export", str(unfinished), "--client", "yard")
     assert said.code == 0, said.err
     assert "after 1 of 2 rounds" in said.err
-    (unfinished / "checkpoint-00001.safetensors").unlink()
+    shutil.rmtree(unfinished / "checkpoint-00001")
     said = at("export", str(unfinished))
     assert said.code == 2
     assert "fedwca resume" in said.err

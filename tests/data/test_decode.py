@@ -13,10 +13,18 @@ import pytest
 from numpy.typing import NDArray
 from PIL import ExifTags, Image
 
-from fedwca.data.decode import BrokenImageError, decode_image, image_files, look_into
+from fedwca.data.decode import (
+    _ONE_LARGE,
+    BrokenImageError,
+    decode_image,
+    image_files,
+    look_into,
+)
 from fedwca.data.image_files import image_domain, listed, plain_name, printable
 from fedwca.data.raw import Broken, Picture
 from fedwca.errors import UserError
+from fuzzing.door import within_bounds
+from fuzzing.pictures import BOMBS, odd_places
 from image_folders import decoded, put_images
 
 COLOUR = (200, 60, 20)
@@ -421,6 +429,7 @@ def test_too_little_memory_is_not_the_files_fault(
     def fail(*_: object, **__: object) -> None:
         raise MemoryError
 
+    (tmp_path / "x.jpg").touch()
     monkeypatch.setattr(Image, "open", fail)
     with pytest.raises(UserError, match=r"too little memory to decode .*x\.jpg"):
         decode_image(tmp_path / "x.jpg", 4)
@@ -430,3 +439,39 @@ def test_long_lists_are_cut_short() -> None:
     assert listed(["a"]) == "a"
     assert listed(["a", "b", "c"]) == "a, b and c"
     assert listed(list("abcdefgh")) == "a, b, c, d, e, f and 2 more"
+
+
+@pytest.mark.parametrize("name", list(BOMBS))
+def test_an_image_of_billions_of_pixels_is_refused_unseen(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(BOMBS[name])
+    with within_bounds(200 << 20), pytest.raises(BrokenImageError, match="more pixels than are"):
+        decode_image(tmp_path / name, 8)
+
+
+def test_pipes_devices_and_loops_are_named_and_not_waited_for(tmp_path: Path) -> None:
+    odd_places(tmp_path / "a")
+    files = look_into(tmp_path / "a").images
+    assert [file.name for file in files] == [
+        "endless.png",
+        "loop.png",
+        "nowhere.png",
+        "to-fifo.png",
+    ]
+    for file in files:
+        with within_bounds(seconds=10), pytest.raises(BrokenImageError, match="cannot be read"):
+            decode_image(file, 8)
+    with within_bounds(seconds=10), pytest.raises(BrokenImageError, match="not a regular file"):
+        decode_image(tmp_path / "a" / "fifo.png", 8)
+
+
+def test_large_images_are_decoded_one_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedwca.data.decode._MANY", 0)
+    put_images(tmp_path, "x.jpg")
+    with _ONE_LARGE:
+        worker = threading.Thread(target=decode_image, args=(tmp_path / "x.jpg", 8))
+        worker.start()
+        worker.join(0.2)
+        assert worker.is_alive()
+    worker.join()

@@ -15,6 +15,7 @@ from scipy.io import savemat
 from fedwca.data.digit_five import DIGIT_FIVE, digit_five, looks_like_digit_five
 from fedwca.data.raw import Found, Picture, Pictures, RawDomain, Request
 from fedwca.errors import UserError
+from fuzzing.door import within_bounds
 
 Array = NDArray[Any]
 
@@ -498,6 +499,24 @@ def test_idx_files_of_another_kind_are_named(tmp_path: Path) -> None:
     assert complaint(tmp_path, "mnist") == (
         f"{images} is not the file of MNIST that its name says: download it anew"
     )
+
+
+def test_an_idx_file_is_unpacked_no_further_than_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedwca.data.digit_five._LARGEST_IDX", 1 << 20)
+    mnist_idx(tmp_path)
+    file = tmp_path / "train-images-idx3-ubyte"
+    for told in ((8, 28, 28), (2**32 - 1,) * 3):
+        file.write_bytes(gzip.compress(struct.pack(">IIII", 2051, *told) + bytes(300 << 20)))
+        with within_bounds(100 << 20):
+            assert complaint(tmp_path, "mnist").startswith(f"{file} is cut short or damaged")
+
+
+def test_a_pipe_for_a_mat_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "usps_28x28.mat")
+    with within_bounds(seconds=10):
+        assert "is not a readable MATLAB file" in complaint(tmp_path, "usps")
 
 
 def test_the_real_usps(tmp_path: Path) -> None:

@@ -52,7 +52,12 @@ class Sum:
     def reveal(self, without: Collection[str] = ()) -> Vector:
         helping = self.masked.keys() - set(without)
         revealed = {name: unmask(self.members[name], self.masked, 2) for name in helping}
-        return reveal(self.masked, self.boxes, self.peers, revealed)
+        return reveal(added(self.masked), self.masked, self.boxes, self.peers, revealed)
+
+
+def added(masked: dict[str, Vector]) -> Vector:
+    total: Vector = np.sum(list(masked.values()), axis=0, dtype=np.uint64)
+    return total
 
 
 def vectors(count: int, size: int = 7) -> dict[str, Vector]:
@@ -90,10 +95,10 @@ def test_one_secret_leaves_a_vector_hidden_and_both_would_bare_it() -> None:
     late = sum_.masked.pop("d")
     assert (sum_.reveal() == plain(given, "abc")).all()
     keys = {n: {peer: sum_.members[n].held[peer].key for peer in "abc"} for n in "abc"}
-    without_pairs = reveal({"d": late}, "abc", sum_.peers, keys)
+    without_pairs = reveal(late, "d", "abc", sum_.peers, keys)
     assert not (without_pairs == given["d"]).any()
     both = {n: {**keys[n], "d": sum_.members[n].held["d"].seed} for n in "abc"}
-    assert (reveal({"d": late}, "abcd", sum_.peers, both) == given["d"]).all()
+    assert (reveal(late, "d", "abcd", sum_.peers, both) == given["d"]).all()
 
 
 def test_masks_of_two_sums_and_of_two_members_differ() -> None:
@@ -155,10 +160,10 @@ def test_shares_that_do_not_fit_give_no_sum() -> None:
     for name in "ad":  # a seed's, and a key's
         wrong = {**right, "b": {**right["b"], name: foreign["b"][name]}}
         with pytest.raises(SumError):
-            reveal(sum_.masked, sum_.boxes, sum_.peers, wrong)
+            reveal(added(sum_.masked), sum_.masked, sum_.boxes, sum_.peers, wrong)
     junk = {**right, "b": {**right["b"], "a": b"123"}}
     with pytest.raises(SumError):
-        reveal(sum_.masked, sum_.boxes, sum_.peers, junk)
+        reveal(added(sum_.masked), sum_.masked, sum_.boxes, sum_.peers, junk)
 
 
 @pytest.mark.parametrize("weights", [(1, 1, 1), (7, 1, 12), (2**20, 3, 2**19 + 1)])

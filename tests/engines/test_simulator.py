@@ -81,10 +81,9 @@ def _replies(exchanged: Exchanged) -> dict[Client, Record]:
 def _kill_a_worker(engine: Simulator) -> None:
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        executor = engine._pool._executor if engine._pool else None
-        processes = list((executor._processes or {}).values()) if executor else []
-        if len(processes) == 2 and any(engine._pool._mailbox.folder.glob("worker-*")):  # type: ignore[union-attr]
-            os.kill(processes[0].pid or 0, signal.SIGKILL)
+        pids = engine._pool.pids() if engine._pool else []
+        if len(pids) == 2 and any(engine._mailbox.folder.glob("worker-*")):
+            os.kill(pids[0], signal.SIGKILL)
             return
         time.sleep(0.001)
 
@@ -96,13 +95,11 @@ def test_no_process_is_left_behind(
     engine = Simulator(new_model(), method, tiny_clients, 0, tmp_path / "scratch", 2)
     state = method.init(new_model().feature_state())
     engine.exchange(0, {Client(tiny_clients[0].name): Job(state, None, Record())})
-    pids = list(engine._pool._executor._processes)  # type: ignore[union-attr]
+    pids = engine._pool.pids() if engine._pool else []
     assert pids
     for pid in pids:
         assert _blocks_interrupts(pid)
     engine.close()
-    # Ask the system, not `Process.is_alive`: while the pool's own thread is just taking note of
-    # an end that it has seen, that still says yes.
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
@@ -155,17 +152,25 @@ def test_replies_lie_in_files_until_the_next_exchange(
     assert not (tmp_path / "scratch").exists()
 
 
-def test_what_a_client_remembers_outlives_the_files(
+def test_what_a_client_remembers_lies_in_a_file_for_as_long_as_a_job_has_it(
     new_model: NewModel, tiny_clients: list[ClientData], tmp_path: Path
 ) -> None:
-    method = Local(replace(TRAINING, rounds=1))
+    method = Local(replace(TRAINING, rounds=1, epochs=0))
     engine = Simulator(new_model(), method, tiny_clients, 0, tmp_path / "scratch", 1)
     state = method.init(clone(new_model().feature_state()))
     jobs = {client: Job(state, None, Record()) for client in engine.clients()}
-    memories = [a.adapted.memory for a in engine.exchange(0, jobs).answers.values() if a.adapted]
-    before = [clone(memory.models["own"]) for memory in memories]
+    answers = engine.exchange(0, jobs).answers
+    memories = {c: a.adapted.memory for c, a in answers.items() if a.adapted}
+    assert len(memories) == len(jobs)
+    for memory in memories.values():
+        assert memory.models["own"] is not memory.models["own"]  # read anew, not kept
+    late, *others = jobs
+    idle = Job(None, None, memories[late])  # who does nothing remembers nevertheless
+    engine.exchange(1, {late: idle, **{c: jobs[c] for c in others}})
+    assert same(memories[late].models["own"], state.models["source"])
+    with pytest.raises(FileNotFoundError):
+        memories[others[0]].models["own"]
     engine.close()
-    assert all(same(m.models["own"], b) for m, b in zip(memories, before, strict=True))
 
 
 def test_a_process_ends_though_nobody_closed_the_engine(tmp_path: Path) -> None:

@@ -198,3 +198,16 @@ def test_other_models_are_refused() -> None:
         check_state("m", {**fine, "bn.running_var": torch.tensor([1.0, math.inf])}, state(0.0))
     with pytest.raises(WireError, match="other tensors"):
         check_state("m", {**fine, "more": torch.zeros(1)}, state(0.0))
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "wrong"),
+    [
+        ("bn.running_var", torch.tensor([1.0, -0.001]), "running_var of the model 'm' is negative"),
+        ("bn.num_batches_tracked", torch.tensor(-1), "tracked of the model 'm' is negative"),
+        ("bn.num_batches_tracked", torch.tensor(2**41), "counts more than 1,099,511,627,776 steps"),
+    ],
+)
+def test_statistics_that_cannot_be_are_refused(part: str, value: Tensor, wrong: str) -> None:
+    with pytest.raises(WireError, match=wrong):
+        check_state("m", {**state(1.0), part: value}, state(0.0))

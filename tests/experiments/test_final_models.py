@@ -86,7 +86,7 @@ def test_no_random_number_is_used_up(tmp_path: Path, npz_folder: Path) -> None:
 def test_an_unfinished_run_gives_the_newest_model(tmp_path: Path, npz_folder: Path) -> None:
     run = finished(tmp_path, npz_folder, "fedavg")
     (run / "result.json").unlink()
-    (run / "checkpoint-00002.safetensors").write_bytes(b"damaged")
+    (run / "checkpoint-00002" / "state.safetensors").write_bytes(b"damaged")
     at = RunFolder(run).load_checkpoint(1)
     assert at is not None
     assert at.rounds == 1
@@ -100,7 +100,7 @@ def test_what_is_not_there_is_said_in_a_sentence(tmp_path: Path, npz_folder: Pat
         final_model(run, "dim/9")
     with pytest.raises(UserError, match="is not a run folder"):
         client_names(tmp_path)
-    (run / "checkpoint-00002.safetensors").unlink()
+    shutil.rmtree(run / "checkpoint-00002")
     with pytest.raises(UserError, match="no whole checkpoint of its last round"):
         final_model(run, "dim/0")
     (run / "source.safetensors").unlink()

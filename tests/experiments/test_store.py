@@ -1,13 +1,19 @@
 """The run folder: what it refuses, what it forgives."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from fedwca.errors import UserError
-from fedwca.experiments.store import Checkpoint, RunFolder
+from fedwca.experiments.checkpoint import write_checkpoint
+from fedwca.experiments.store import SOURCE, Checkpoint, RunFolder
+from fedwca.files import remove, seal, write_json
 from fedwca.methods import Record
+from fedwca.models import DomainModel, save_weights
+
+NewModel = Callable[[], DomainModel]
 
 
 def folder(tmp_path: Path) -> RunFolder:
@@ -47,16 +53,79 @@ def test_the_newest_checkpoint_counts_and_two_are_kept(tmp_path: Path) -> None:
     assert len(list(run.path.glob("checkpoint-*"))) == 2
 
 
-def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:
+def with_checkpoints(tmp_path: Path) -> RunFolder:
+    """A run after two rounds, whose client x remembers a model and whose client y does not."""
     run = folder(tmp_path)
     run.append({"round": 0})
     for rounds in (1, 2):
         run.append({"round": rounds})
-        run.save_checkpoint(Checkpoint(rounds, record(rounds), {}, {}))
-    newest = run.path / "checkpoint-00002.safetensors"
-    newest.write_bytes(newest.read_bytes()[:50])
-    rounds, state, *_ = run.load_checkpoint(1) or pytest.fail("no checkpoint")
-    assert (rounds, float(state.models["m"]["w"])) == (1, 1.0)
+        memories = {"x/0": record(10 * rounds), "y": Record()}
+        run.save_checkpoint(Checkpoint(rounds, record(rounds), memories, {}))
+    return run
+
+
+def check_falls_back(run: RunFolder, words: str) -> None:
+    told: list[str] = []
+    found = run.load_checkpoint(1, told.append) or pytest.fail("no checkpoint")
+    assert (found.rounds, float(found.state.models["m"]["w"])) == (1, 1.0)
+    assert float(found.memories["x/0"].models["m"]["w"]) == 10.0
+    assert len(told) == 1
+    assert words in told[0]
+    assert "is left aside" in told[0]
+
+
+def test_a_checkpoint_is_a_folder_and_memories_are_read_when_asked_for(tmp_path: Path) -> None:
+    run = with_checkpoints(tmp_path)
+    newest = run.path / "checkpoint-00002"
+    names = ["manifest.json", "memory-0.safetensors", "state.safetensors"]
+    assert sorted(path.name for path in newest.iterdir()) == names
+    found = run.load_checkpoint(1) or pytest.fail("no checkpoint")
+    assert list(found.memories) == ["x/0"]  # who remembers nothing needs no file
+    models = found.memories["x/0"].models
+    assert models["m"] is not models["m"]
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "memory-0.safetensors", "state.safetensors"])
+def test_any_flipped_byte_any_cut_and_any_lost_file_is_noticed(tmp_path: Path, name: str) -> None:
+    run = with_checkpoints(tmp_path)
+    path = run.path / "checkpoint-00002" / name
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 3):
+        flipped = whole[place] ^ 1 << place % 8
+        path.write_bytes(whole[:place] + bytes([flipped]) + whole[place + 1 :])
+        check_falls_back(run, "is damaged")
+    for length in (0, 1, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        check_falls_back(run, "is damaged")
+    path.unlink()
+    check_falls_back(run, "cannot be read (No such file or directory)")
+
+
+def test_checkpoints_of_other_versions_and_other_runs_are_left_aside(tmp_path: Path) -> None:
+    run = with_checkpoints(tmp_path)
+    newest = run.path / "checkpoint-00002"
+    other = RunFolder.open(tmp_path / "other", {"a": 2}, {"a": 2})
+    write_checkpoint(newest, Checkpoint(2, record(2), {}, {}), other._digest())
+    check_falls_back(run, "is of another run")
+    write_json(newest / "manifest.json", seal({"format": "fedwca-checkpoint-9"}))
+    check_falls_back(run, "is of another version")
+    remove(newest)
+    (run.path / "checkpoint-00002.safetensors").write_bytes(b"as it once was")
+    check_falls_back(run, "is of an older version")
+
+
+def test_what_is_later_than_the_start_is_forgotten(tmp_path: Path) -> None:
+    run = with_checkpoints(tmp_path)
+    (run.path / "checkpoint-00001.safetensors").write_bytes(b"as it once was")
+    run.rewind(1)
+    assert [path.name for path in run.path.glob("checkpoint-*")] == ["checkpoint-00001"]
+    assert run.lines() == [{"round": 0}]
+
+
+def test_another_source_model_begins_anew(tmp_path: Path, new_model: NewModel) -> None:
+    run = with_checkpoints(tmp_path)
+    save_weights(new_model(), run.path / SOURCE)
+    assert run.load_checkpoint(1) is None
 
 
 def test_a_half_written_line_is_left_out_and_later_rounds_are_forgotten(tmp_path: Path) -> None:
@@ -88,8 +157,22 @@ def test_a_strange_file_beside_the_checkpoints_is_ignored(tmp_path: Path) -> Non
     run = folder(tmp_path)
     run.append({"round": 0})
     run.save_checkpoint(Checkpoint(0, record(0), {}, {}))
-    (run.path / "checkpoint-00003 (copy).safetensors").write_text("")
+    (run.path / "checkpoint-00003 (copy)").mkdir()
     assert run.load_checkpoint(1) is not None
+
+
+def test_any_flipped_byte_of_a_line_is_noticed(tmp_path: Path) -> None:
+    run = folder(tmp_path)
+    run.append({"round": 0, "accuracy": {"mean": 0.25}})
+    path = run.path / "results.jsonl"
+    whole = path.read_bytes()
+    for place in range(len(whole) - 1):
+        for bit in range(8):
+            flipped = whole[place] ^ 1 << bit
+            path.write_bytes(whole[:place] + bytes([flipped]) + whole[place + 1 :])
+            assert run.lines() == []
+    path.write_bytes(whole)
+    assert run.lines() == [{"round": 0, "accuracy": {"mean": 0.25}}]
 
 
 def test_a_line_separator_inside_a_name_cuts_no_line(tmp_path: Path) -> None:
@@ -107,6 +190,8 @@ def test_a_damaged_config_is_told_in_a_sentence(tmp_path: Path) -> None:
 def test_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:
     run = folder(tmp_path)
     (run.path / "result.json.77.tmp").write_text("{")
+    (run.path / "checkpoint-00002.tmp").mkdir()
+    (run.path / "checkpoint-00002.tmp" / "state.safetensors").write_text("")
     run.scratch.mkdir()
     (run.scratch / "1.safetensors").write_text("")
     run.clean()

@@ -161,3 +161,11 @@ def test_build_model_refuses_with_a_sentence(change: dict[str, Any], sentence: s
         build_model(**arguments)
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("size", "classes", "bottleneck"), [(4096, 2, 65_536), (32, 10**7, 256)])
+def test_a_network_that_would_fill_the_memory_is_refused_before_it_is_made(
+    size: int, classes: int, bottleneck: int
+) -> None:
+    with pytest.raises(UserError, match="set image_size, bottleneck or the number of classes"):
+        build_model("lenet", classes, image_size=size, bottleneck=bottleneck)

@@ -64,6 +64,16 @@ def test_other_files_are_refused(tmp_path: Path, refusal: Refusal) -> None:
     assert "is no ONNX file of fedwca" in refusal(load_onnx, tmp_path / "bare.onnx")
 
 
+def test_a_file_that_lies_of_its_classes_is_refused(tmp_path: Path, refusal: Refusal) -> None:
+    model = build_model("lenet", 5, image_size=37, bottleneck=16).eval()
+    save_onnx(model, tmp_path / "m.onnx", about("lenet", 0))
+    loaded, _ = load_onnx(tmp_path / "m.onnx")
+    assert "other classes than it says" in refusal(
+        loaded.logits, np.zeros((2, 37, 37, 3), np.uint8)
+    )
+    assert "cannot be run" in refusal(loaded.logits, np.zeros((2, 9, 9, 3), np.uint8))
+
+
 def test_without_the_packages_it_says_which_to_install(
     tmp_path: Path, refusal: Refusal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
+from fedwca.errors import UserError
 from fedwca.models import (
     DomainModel,
     build_model,
     load_weights,
+    read_seal,
     read_weights,
     save_weights,
 )
@@ -40,7 +43,7 @@ def test_a_saved_model_comes_back(tmp_path: Path) -> None:
     load_weights(two, path)
     assert same(one.state_dict(), two.state_dict())
     with safe_open(path, "pt") as file:
-        assert file.metadata() == {"source": "mnist"}
+        assert file.metadata() == {"source": "mnist", "sha256": read_seal(path)}
     assert os.listdir(path.parent) == ["model.safetensors"]
 
 
@@ -49,6 +52,16 @@ def test_a_channels_last_model_is_saved_too(tmp_path: Path, lenet: DomainModel) 
     lenet.to(memory_format=torch.channels_last)
     save_weights(lenet, tmp_path / "m.safetensors", None)
     assert same(read_weights(tmp_path / "m.safetensors"), expected)
+
+
+def test_a_flipped_bit_is_noticed(tmp_path: Path, lenet: DomainModel) -> None:
+    path = tmp_path / "m.safetensors"
+    save_weights(lenet, path, classes=("a", "b"))
+    whole = path.read_bytes()
+    for place in (20, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        with pytest.raises(UserError, match="damaged"):
+            load_weights(lenet, path)
 
 
 def test_loading_keeps_the_resident_tensors(tmp_path: Path, lenet: DomainModel) -> None:
@@ -187,3 +200,15 @@ def test_a_file_without_named_plain_tensors_is_refused(
 ) -> None:
     torch.save(content, tmp_path / "w.pth")
     assert "does not hold named tensors" in refusal(read_weights, tmp_path / "w.pth")
+
+
+def test_a_packed_file_is_not_unpacked(tmp_path: Path, refusal: Callable[..., str]) -> None:
+    torch.save({"a": torch.zeros(100_000)}, tmp_path / "plain.pth")
+    assert read_weights(tmp_path / "plain.pth")["a"].shape == (100_000,)
+    with (
+        zipfile.ZipFile(tmp_path / "plain.pth") as plain,
+        zipfile.ZipFile(tmp_path / "packed.pth", "w", zipfile.ZIP_DEFLATED) as packed,
+    ):
+        for name in plain.namelist():
+            packed.writestr(name, plain.read(name))
+    assert "is damaged or holds Python objects" in refusal(read_weights, tmp_path / "packed.pth")

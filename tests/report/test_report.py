@@ -125,3 +125,14 @@ def test_a_finished_runs_result_stands_whatever_becomes_of_its_lines(tmp_path: P
 def test_runs_that_differ_in_speed_alone_or_are_given_twice_count_once(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path, "r", "fedavg", 0, {"b": 0.5}))
     assert accuracy_grid([run, run])[0].rows[0][-2:] == ["1", "1"]
+
+
+@pytest.mark.parametrize("name", ["config.json", "results.jsonl", "result.json"])
+def test_nor_does_one_that_no_parser_bears_or_that_holds_folders(tmp_path: Path, name: str) -> None:
+    write_run(tmp_path, "good", "fedavg", 0, {"b": 0.5})
+    file = write_run(tmp_path, "bad", "fedavg", 1, {"b": 0.5}) / name
+    file.write_text('{"settings": ' + "[" * 100_000)
+    assert "good" in [view.name for view in find_runs(tmp_path)[0]]
+    file.unlink()
+    file.mkdir()
+    assert "good" in [view.name for view in find_runs(tmp_path)[0]]

@@ -2,6 +2,8 @@
 
 import logging
 import os
+import threading
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +13,7 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 
 from fedwca.data.raw import Picture
 from fedwca.errors import UserError
+from fedwca.files import open_file
 
 __all__ = [
     "IMAGE_SUFFIXES",
@@ -38,6 +41,10 @@ _UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 _SIDEWAYS = (5, 6, 7, 8)
+
+# Threads decode side by side, but no two images of so many pixels: each may take gigabytes.
+_MANY = 1 << 25
+_ONE_LARGE = threading.Lock()
 
 # Without any handler, Python would print what Pillow logs about a broken file.
 logging.getLogger("PIL").addHandler(logging.NullHandler())
@@ -93,7 +100,7 @@ def image_files(folder: Path) -> list[Path]:
 def decode_image(path: Path, size: int) -> Picture:
     """Read an image, turn it upright, and resize it to size × size whatever its proportions."""
     try:
-        with Image.open(path, formats=_FORMATS) as image:
+        with open_file(path) as file, Image.open(file, formats=_FORMATS) as image:
             return _decoded(image, size)
     except MemoryError:  # not the file's fault, so it must not be put down as broken
         raise UserError(
@@ -107,17 +114,22 @@ def _decoded(image: Image.Image, size: int) -> Picture:
     full = image.size
     # JPEG only: decodes large ones at 1/2, 1/4 or 1/8, and in the mode they are stored in.
     reduced = image.draft("RGB", (2 * size, 2 * size))
-    image.load()
-    orientation = _orientation(image)
     # The box leaves out the padding of sides that the reduction does not divide.
     box = reduced[1] if reduced else None
-    small = _rgb(image).resize((size, size), Image.Resampling.BILINEAR, box)
+    with _alone_if_large(image):
+        image.load()
+        orientation = _orientation(image)
+        small = _rgb(image).resize((size, size), Image.Resampling.BILINEAR, box)
     if orientation in _UPRIGHT:
         small = small.transpose(_UPRIGHT[orientation])
     width, height = full if reduced else image.size
     if orientation in _SIDEWAYS:
         width, height = height, width
     return Picture(np.asarray(small), width, height)
+
+
+def _alone_if_large(image: Image.Image) -> AbstractContextManager[object]:
+    return _ONE_LARGE if image.width * image.height > _MANY else nullcontext()
 
 
 def _orientation(image: Image.Image) -> int:
@@ -153,7 +165,8 @@ def _from_whole_numbers(image: Image.Image) -> NDArray[np.float64]:
     values = np.asarray(image).astype(np.float64)
     ranges = (255, 65535, 2**31 - 1) if image.mode == "I" else (65535,)
     top = next(top for top in ranges if values.max() <= top)
-    return values * (255 / top)
+    values *= 255 / top
+    return values
 
 
 def _from_floats(image: Image.Image) -> NDArray[np.float64]:
@@ -164,8 +177,10 @@ def _from_floats(image: Image.Image) -> NDArray[np.float64]:
 
 
 def _grey(values: NDArray[np.float64]) -> Image.Image:
-    grey = np.rint(np.clip(values, 0, 255)).astype(np.uint8)
-    return Image.fromarray(grey).convert("RGB")
+    # In place, as above: of the largest images every copy takes more than a gigabyte.
+    np.clip(values, 0, 255, out=values)
+    np.rint(values, out=values)
+    return Image.fromarray(values.astype(np.uint8)).convert("RGB")
 
 
 def _reason(path: Path, error: Exception) -> str:

@@ -6,6 +6,7 @@ adaptation" (Peng 2019).  Train and test images are used together, as the paper 
 """
 
 import gzip
+import math
 import os
 import re
 import struct
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import scipy
@@ -25,6 +26,7 @@ from fedwca.data.mini_digits import CLASSES
 from fedwca.data.npz import read_npz
 from fedwca.data.raw import Found, RawDomain, Request
 from fedwca.errors import UserError
+from fedwca.files import open_file
 
 __all__ = ["DIGIT_FIVE", "digit_five", "looks_like_digit_five"]
 
@@ -34,6 +36,7 @@ _DEPTH = 3
 _ENDINGS = (".npz", ".mat", "ubyte", "ubyte.gz")
 _NOT_MNIST = ("fashion", "kmnist", "notmnist")  # their files have the names of MNIST's
 _ZERO_IS_TEN = ("svhn", "synth")
+_LARGEST_IDX = 1 << 30  # bytes; MNIST has a twentieth of it
 _IDX_MAGIC = {3: 2051, 1: 2049}  # by number of axes: images, labels
 
 Labelled = tuple[NDArray[Any], NDArray[Any]]
@@ -183,9 +186,10 @@ def _read_mat(keys: str, file: Path) -> list[Labelled]:
     return list(zip(arrays[::2], arrays[1::2], strict=True))
 
 
-def _from_mat(file: Path, read: Callable[[Path], Any]) -> Any:
+def _from_mat(file: Path, read: Callable[[BinaryIO], Any]) -> Any:
     try:
-        return read(file)
+        with open_file(file) as stream:
+            return read(stream)
     except NotImplementedError:
         raise UserError(f"{file} is a MATLAB 7.3 file: save it with '-v7', or as .npz") from None
     except Exception:  # scipy raises whatever its parser stumbles over
@@ -213,12 +217,15 @@ def _read_idx(images: Path, labels: Path) -> list[Labelled]:
 def _idx(file: Path, axes: int) -> NDArray[np.uint8]:
     """The array in one of MNIST's own files, packed or not, whatever its name says."""
     try:
-        content = file.read_bytes()
-        content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
-        magic, *shape = struct.unpack_from(f">{1 + axes}I", content)
+        with open_file(file) as stored:
+            packed = stored.peek(2)[:2] == b"\x1f\x8b"
+            stream = gzip.GzipFile(fileobj=stored) if packed else stored
+            magic, *shape = struct.unpack(f">{1 + axes}I", stream.read(4 * (1 + axes)))
+            # No more than is told, and one byte to see that there is no more.
+            content = stream.read(min(math.prod(shape), _LARGEST_IDX) + 1)
         if magic != _IDX_MAGIC[axes]:
             raise UserError(f"{file} is not the file of MNIST that its name says: download it anew")
-        return np.frombuffer(content, np.uint8, offset=4 * (1 + axes)).reshape(shape)
+        return np.frombuffer(content, np.uint8).reshape(shape)
     except (OSError, EOFError, ValueError, zlib.error, struct.error):
         raise UserError(f"{file} is cut short or damaged: download it anew") from None
 

@@ -1,15 +1,19 @@
 """Anybody's own arrays: a folder with one `<domain>.npz` for each domain."""
 
-import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedwca.data.arrays import StackedPictures, stacked_pictures
 from fedwca.data.raw import Found, RawDomain, Request
 from fedwca.errors import UserError
+from fedwca.files import open_file
 
 __all__ = ["looks_like_npz", "npz", "npz_domain", "read_npz"]
+
+# An archive of images shrinks by tens at most: one that is larger and shrinks more is a trap.
+_LARGE, _MOST_PACKED = 1 << 30, 200
 
 
 def npz(request: Request) -> Found:
@@ -39,10 +43,23 @@ def read_npz(file: Path) -> StackedPictures:
     if not file.is_file():
         raise UserError(f"{file} does not exist: set data.path to the folder that holds it")
     try:
-        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+        with open_file(file) as stream, np.load(stream, allow_pickle=False) as archive:
+            _check_packing(file, archive)
             stored = {name: archive[name] for name in ("images", "labels") if name in archive}
-    except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile):
+    except UserError:
+        raise
+    except Exception:  # on bad bytes, zip and NumPy raise a dozen kinds
         raise UserError(f"{file} is not a readable .npz archive: save it anew") from None
     if "images" not in stored:
         raise UserError(f"{file} has no array 'images': store the images under that name")
     return stacked_pictures(file, stored["images"], stored.get("labels"))
+
+
+def _check_packing(file: Path, archive: Any) -> None:
+    """Refuse an archive of few bytes that would fill the memory, before it is unpacked."""
+    unpacked = sum(member.file_size for member in archive.zip.infolist())
+    if unpacked > max(_LARGE, _MOST_PACKED * file.stat().st_size):
+        raise UserError(
+            f"{file} would unpack to {unpacked >> 20:,} MB, more than {_MOST_PACKED} times its "
+            "size: if these are images, save it anew with numpy.savez"
+        )

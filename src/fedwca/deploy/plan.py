@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from fedwca.core.style import style_length
 from fedwca.data.augment import Transform
+from fedwca.engines.privacy import Privacy
 from fedwca.engines.wire import WireError
 from fedwca.errors import UserError
 from fedwca.experiments.config import Experiment, ModelConfig, build_method
@@ -32,6 +33,7 @@ class Plan(BaseModel):
     transform: Transform
     method: dict[str, Any]
     training: dict[str, Any]
+    privacy: Privacy
     least_summed: int = Field(0, ge=0)  # 0: models are sent as they are
 
     def build_method(self) -> Method:
@@ -91,6 +93,7 @@ def plan_of(experiment: Experiment, classes: tuple[str, ...], transform: Transfo
         transform=Transform(**asdict(transform)),
         method=settings["method"],
         training=settings["training"],
+        privacy=experiment.privacy,
         least_summed=experiment.deploy.least_summed if experiment.deploy.secure_aggregation else 0,
     )
 
@@ -100,6 +103,7 @@ def read_plan(text: str) -> Plan:
     try:
         plan = Plan.model_validate_json(text)
         plan.build_method()
+        plan.description()  # which is particular about the transform and the network
     except (ValidationError, UserError) as error:
         first = str(error).splitlines()[0]
         raise WireError(

@@ -10,10 +10,11 @@ from fedwca.deploy.plan import Plan, plan_of
 from fedwca.engines.flower import FlowerEngine, Grid, Rules, SiteFacts, Task
 from fedwca.errors import UserError
 from fedwca.experiments.config import Experiment
+from fedwca.experiments.privacy import announce, guarantee
 from fedwca.experiments.progress import Progress
 from fedwca.experiments.runner import digests_of, federate_into, load_data, random_start
 from fedwca.experiments.source import blank_model, check_source, source_model
-from fedwca.experiments.store import RunFolder
+from fedwca.experiments.store import SOURCE, RunFolder
 from fedwca.files import write_json
 from fedwca.methods.base import Record
 from fedwca.models import DomainModel
@@ -38,15 +39,29 @@ def check_deployable(experiment: Experiment) -> None:
             'method.clustering = "domain" needs the true domains, which only a simulation knows: '
             'set it to "finch"'
         )
-    if experiment.deploy.secure_aggregation and experiment.method.in_clear(Record(), {}) is None:
-        raise UserError(
-            f"the server of this {experiment.method_name} needs every site's whole model: leave "
-            "deploy.secure_aggregation out, or choose fedavg, or fedwca with a clustering_layer"
-        )
+    if experiment.deploy.secure_aggregation:
+        _check_summable(experiment)
+    guarantee(experiment.privacy, experiment.method.rounds)  # its library may not be there
     if experiment.data.path is not None and experiment.data.benchmark == "images":
         raise UserError(
             "data.path is for simulations: sites have their own images; leave it out, and give the "
             "source model as source.weights, or labeled source images as data.source_path"
+        )
+
+
+def _check_summable(experiment: Experiment) -> None:
+    """Refuse what cannot be had of sums alone."""
+    method = experiment.method
+    if getattr(method, "aggregation", "mean") != "mean":
+        raise UserError(
+            "deploy.secure_aggregation gives the server means and no single model, which "
+            f'method.aggregation = "{method.aggregation}" compares: set it to "mean", or leave '
+            "deploy.secure_aggregation out"
+        )
+    if method.in_clear(Record(), {}) is None:
+        raise UserError(
+            f"the server of this {experiment.method_name} needs every site's whole model: leave "
+            "deploy.secure_aggregation out, or choose fedavg, or fedwca with a clustering_layer"
         )
 
 
@@ -72,21 +87,32 @@ def serve(
     for warning in (*benchmark.warnings, *random_start(experiment)):
         tell.note(f"warning: {warning}")
     check_source(experiment, benchmark)
+    promised = guarantee(experiment.privacy, experiment.method.rounds)
     model = blank_model(experiment, benchmark)
     with RunFolder.open(path, experiment.deployed_settings(), identity) as folder:
         folder.clean()
-        kept = folder.path / "source.safetensors"
+        kept = folder.path / SOURCE
         source_model(experiment, benchmark, model, kept, cache, tell.note)
         plan = plan_of(experiment, benchmark.classes, benchmark.transform)
         task = _task(experiment, model, plan)
         logged = _Logged(tell, folder.path / LOG)
+        announce(folder, promised, logged.note)
         engine = FlowerEngine(
-            grid, task, _rules(experiment), expected, logged.note, _watcher(folder)
+            grid,
+            task,
+            _rules(experiment),
+            expected,
+            logged.note,
+            _watcher(folder),
+            folder.scratch,
         )
         every_round = experiment.model_copy(
             update={"run": experiment.run.model_copy(update={"checkpoint_every": 1})}
         )
-        federate_into(folder, every_round, clone(model.feature_state()), engine, logged)
+        try:
+            federate_into(folder, every_round, clone(model.feature_state()), engine, logged)
+        finally:
+            engine.close()
     return folder
 
 
@@ -107,6 +133,7 @@ def _task(experiment: Experiment, model: DomainModel, plan: Plan) -> Task:
         classifier={n: t for n, t in state.items() if n.startswith("classifier.")},
         sizes=plan.sizes(model),
         wire=experiment.deploy.wire,
+        private=experiment.privacy.on,
         least_summed=plan.least_summed,
     )
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-import safetensors
 import safetensors.torch
 import torch
 from filelock import FileLock
@@ -14,6 +13,7 @@ from fedwca.core.params import State
 from fedwca.data.images import ClientData
 from fedwca.data.site_images import SitePaths, site_images
 from fedwca.deploy.plan import Plan, read_plan
+from fedwca.deploy.releases import Releases
 from fedwca.deploy.site_sums import SiteSums
 from fedwca.engines.base import Answer, Job
 from fedwca.engines.flower_messages import Reply, Request
@@ -28,15 +28,16 @@ from fedwca.engines.wire import (
     check_reply,
     check_state,
     pack,
+    read_tensors,
     unpack,
 )
 from fedwca.engines.withheld import shown_of, withheld
-from fedwca.errors import UserError
+from fedwca.errors import UserError, disk_sentence
 from fedwca.files import write_atomically
 from fedwca.machine import cores, keep_freed_memory
 from fedwca.methods.base import Adapted, Method, Record
 from fedwca.models import DomainModel, save_described
-from fedwca.notes import Note
+from fedwca.notes import Note, silent
 
 __all__ = ["IN_ITS_LOG", "Here", "SiteFolder", "answer"]
 
@@ -72,12 +73,15 @@ def _answer(here: Here, request: Request, note: Note) -> Reply:
     try:
         plan = read_plan(request.plan)
         if request.kind in ("share", "mask", "unmask"):
-            return _sum(here, plan, request)
+            return _sum(here, plan, request, note)
         images = _images(here, plan, note)
         if request.kind == "join":
+            if plan.privacy.on:  # how many images there are is of the images too
+                return Reply(here.site)
             return Reply(here.site, images=len(images.train), test_images=len(images.test or ()))
-        folder = SiteFolder(here.home, request.run)
+        folder = SiteFolder(here.home, request.run, note)
         with folder.lock():
+            folder.clean()
             return _work(here, plan, images, folder, request)
     except WireError as error:
         note(f"round {request.round}: {error}")
@@ -85,11 +89,14 @@ def _answer(here: Here, request: Request, note: Note) -> Reply:
     except UserError as error:
         note(f"round {request.round}: {error}")
         return Reply(here.site, problem=error.elsewhere or IN_ITS_LOG)
+    except OSError as error:
+        note(f"round {request.round}: {disk_sentence(error)}")
+        return Reply(here.site, problem=IN_ITS_LOG)
 
 
-def _sum(here: Here, plan: Plan, request: Request) -> Reply:
+def _sum(here: Here, plan: Plan, request: Request, note: Note) -> Reply:
     """A step of a secure sum, after the round's work."""
-    folder = SiteFolder(here.home, request.run)
+    folder = SiteFolder(here.home, request.run, note)
     records, _ = unpack(request.parcel, {})
     letter = records.get("letter", Record())
     with folder.lock():
@@ -117,24 +124,37 @@ def _work(
     _load_classifier(model, records)
     checks = model.feature_state(), plan.sizes(model)
     job = _checked_job(records, method, checks, folder.memory_before(request.round))
-    site = Site(model, method, {here.site: images}, plan.seed)
+    site = Site(model, method, {here.site: images}, plan.seed, plan.privacy)
     keep_freed_memory()
     with threads(here.threads or cores()):
         evaluation = site.score(here.site, job)
         if evaluation is not None:  # the model that the site uses from now on, for whoever needs it
             told = plan.description(client=here.site, run=request.run, rounds=request.round)
             save_described(model, folder.path / "model.safetensors", told)
-        done = site.work(here.site, request.round, job._replace(offered=None))
-    if done.adapted is not None and job.message is not None:
-        check_reply(done.adapted.reply, method.replies(job.message), *checks)
+        adapted = _adapted(site, folder, request, job)
+    if adapted is not None and job.message is not None:
+        check_reply(adapted.reply, method.replies(job.message), *checks)
+        folder.keep_memory(request.round, adapted.memory)
+        if plan.privacy.on:
+            folder.releases(method).keep(request, adapted.reply)
         if plan.least_summed:
             shown = shown_of(method, job.message, checks[0])
-            done = done._replace(adapted=_withheld(here, folder, request, done.adapted, shown))
-    reply, sent = _reply(here.site, done._replace(evaluation=evaluation), request, came)
-    if done.adapted is not None:
-        folder.keep_memory(request.round, done.adapted.memory)
+            adapted = _withheld(here, folder, request, adapted, shown)
+    # Scores are of the images, and no noise is added to them.
+    leaves = Answer(adapted, None if plan.privacy.on else evaluation)
+    reply, sent = _reply(here.site, leaves, request, came)
     folder.keep_shelf({**came, **sent})
     return reply
+
+
+def _adapted(site: Site, folder: "SiteFolder", request: Request, job: Job) -> Adapted | None:
+    if job.message is None:
+        return None
+    (name,) = site.clients
+    said = folder.releases(site.method).said(request) if site.privacy.on else None
+    if said is not None:
+        return Adapted(said, folder.memory_before(request.round + 1), {})
+    return site.adapt(name, request.round, job.message, job.memory)
 
 
 def _withheld(
@@ -188,15 +208,17 @@ def _reply(site: str, done: Answer, request: Request, came: Tensors) -> tuple[Re
 
 
 class SiteFolder:
-    """What a site keeps of a run.
+    """What a site keeps of a run; all of it carries digests, by which damage is noticed.
 
     - memory-N.safetensors  what it remembers after N rounds; the last two
     - shelf.safetensors     the tensors that it and the server both have
+    - released.safetensors  with [privacy] on, the last reply and how many there were
     - model.safetensors     the model to use, with all that is needed to use it
     - sum/, sums.json       see `SiteSums`
     """
 
-    def __init__(self, home: Path, run: str) -> None:
+    def __init__(self, home: Path, run: str, note: Note = silent) -> None:
+        self._note = note
         if not _RUN.fullmatch(run):
             raise WireError(f"{run!r} is no name of a run")
         self.path = home / run
@@ -205,6 +227,15 @@ class SiteFolder:
     def lock(self) -> FileLock:
         """One round at a time: a late one must not write into the next."""
         return FileLock(self.path / ".lock")
+
+    def clean(self) -> None:
+        """Remove what a process that was killed has left half written."""
+        for leftover in self.path.glob("*.tmp"):
+            leftover.unlink(missing_ok=True)
+
+    def releases(self, method: Method) -> Releases:
+        """What has left under [privacy]."""
+        return Releases(self.path, method.rounds)
 
     def memory_before(self, round: int) -> Record:
         """What the site remembered when so many rounds were done.
@@ -216,21 +247,23 @@ class SiteFolder:
             if done <= round:
                 try:
                     return load_records(self._memory(done))[""]
-                except (ValueError, KeyError):
-                    continue  # damaged: the one before it serves
+                except (ValueError, KeyError) as error:
+                    self._note(f"{error}; what was remembered before it serves")
         return Record()
 
     def keep_memory(self, round: int, memory: Record) -> None:
-        """Remember for the rounds after this one."""
+        """Remember for the rounds after this one; those that the server went back by are void."""
         save_records(self._memory(round + 1), {"": memory})
-        for old in [done for done in self._memories() if done <= round + 1][:-_KEPT]:
-            self._memory(old).unlink(missing_ok=True)
+        known = self._memories()
+        kept = [done for done in known if done <= round + 1][-_KEPT:]
+        for done in set(known) - set(kept):
+            self._memory(done).unlink(missing_ok=True)
 
     def shelf(self) -> Tensors:
         """Tensors by their hashes; none where the file is gone or damaged."""
         try:
-            return safetensors.torch.load_file(self.path / "shelf.safetensors")
-        except (OSError, safetensors.SafetensorError):
+            return read_tensors((self.path / "shelf.safetensors").read_bytes())
+        except (OSError, WireError):
             return {}
 
     def keep_shelf(self, tensors: Tensors) -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.torch
 import torch
 from torch import Tensor
 
 from fedwca.core.params import State
 from fedwca.engines.fixed_point import encoded
+from fedwca.engines.records import load_records, save_records
 from fedwca.engines.secure_sum import (
     Keys,
     Member,
@@ -29,7 +29,7 @@ from fedwca.engines.secure_sum import (
     unmask,
 )
 from fedwca.engines.withheld import as_bytes, as_tensor
-from fedwca.files import write_json, write_private
+from fedwca.files import seal, unseal, write_json, write_private
 from fedwca.methods.base import Record
 
 __all__ = ["SiteSums"]
@@ -55,8 +55,7 @@ class SiteSums:
         shutil.rmtree(self._path, ignore_errors=True)
         self._path.mkdir(mode=0o700)
         keys = new_keys()
-        tensors = {name: tensor.contiguous() for name, tensor in local.items()}
-        write_private(self._path / "local.safetensors", safetensors.torch.save(tensors))
+        save_records(self._path / "local.safetensors", {"": Record({"local": local})})
         self._keep({"round": round, "next": "share", "keys": _texts(keys)})
         return keys.public()
 
@@ -88,8 +87,7 @@ class SiteSums:
     def _mask(self, kept: dict[str, Any], values: Mapping[str, Tensor]) -> Record:
         if not {"weight", "total"} <= values.keys():
             raise SumError("it is not told how often it counts")
-        local = safetensors.torch.load_file(self._path / "local.safetensors")
-        vector = encoded(local, int(values["weight"]), int(values["total"]))
+        vector = encoded(self._local(), int(values["weight"]), int(values["total"]))
         boxes = {name: as_bytes(values[f"box/{name}"]) for name in _after("box/", values)}
         member, masked = mask(_read(kept["member"]), boxes, vector)
         self._keep({"round": kept["round"], "next": "unmask", "member": _written(member)})
@@ -105,21 +103,34 @@ class SiteSums:
 
     def _promise(self, round: int, what: str, names: Collection[str]) -> None:
         """Refuse another sum of the round than the one that was taken part in."""
-        given = json.loads(self._given.read_text()) if self._given.exists() else {}
+        given = _read_sealed(self._given) if self._given.exists() else {}
+        if given is None:
+            raise SumError("it no longer knows with whom it was summed: start a new run")
         before = given.setdefault(str(round), {}).setdefault(what, sorted(names))
         if before != sorted(names):
             raise SumError(f"it has taken part in a sum of round {round} with other sites already")
-        write_json(self._given, given)
+        write_json(self._given, seal(given))
+
+    def _local(self) -> State:
+        try:
+            return load_records(self._path / "local.safetensors")[""].models["local"]
+        except (ValueError, KeyError):
+            raise SumError("the model that it kept to be summed is damaged") from None
 
     def _kept(self) -> dict[str, Any]:
-        try:
-            kept: dict[str, Any] = json.loads((self._path / "secret.json").read_text())
-        except (OSError, ValueError):
-            return {}
-        return kept
+        return _read_sealed(self._path / "secret.json") or {}
 
     def _keep(self, content: dict[str, Any]) -> None:
-        write_private(self._path / "secret.json", json.dumps(content).encode())
+        write_private(self._path / "secret.json", json.dumps(seal(content)).encode())
+
+
+def _read_sealed(path: Path) -> dict[str, Any] | None:
+    """What was written; None where it is gone or damaged."""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return unseal(content) if isinstance(content, dict) else None
 
 
 def _after(prefix: str, values: Mapping[str, Tensor]) -> list[str]:

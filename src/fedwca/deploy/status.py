@@ -22,6 +22,7 @@ HEADER = [
     "accuracy",
     "confidence",
     "last answer",
+    "refused",
     "last problem",
 ]
 
@@ -89,6 +90,7 @@ def site_rows(kit: ServerKit, view: RunView | None, sites: dict[str, Any]) -> li
                 "" if accuracy is None else f"{100 * accuracy:.1f} %",
                 "" if confidence is None else f"{confidence:.2f}",
                 f"round {answered}" if answered >= 0 else "",
+                str(facts.get("refused") or ""),
                 str(facts.get("problem", "")),
             ]
         )

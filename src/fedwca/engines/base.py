@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from fedwca.core.params import State
@@ -57,14 +58,19 @@ Sums = Callable[[Mapping[Client, Pooled]], Summed]
 
 
 class Exchanged(NamedTuple):
-    """The answers of those who gave one, in the order of the jobs, and what they cost.
+    """What came of an exchange.
 
-    Where clients keep their models to themselves, `sums` gets the means of groups of them.
+    Attributes:
+        answers: of those who gave one, in the order of the jobs.
+        bytes_down, bytes_up: what they cost.
+        refused: by client, why answers were not taken.
+        sums: where clients keep their models to themselves, gets the means of groups of them.
     """
 
     answers: dict[Client, Answer]
     bytes_down: int
     bytes_up: int
+    refused: Mapping[str, list[str]] = MappingProxyType({})
     sums: Sums | None = None
 
 

@@ -173,7 +173,8 @@ def unmask(member: Member, survivors: Collection[str], least: int) -> dict[str, 
 
 
 def reveal(
-    masked: Mapping[str, Vector],
+    total: Vector,
+    masked: Collection[str],
     sharing: Collection[str],
     peers: Mapping[str, PublicKeys],
     revealed: Mapping[str, Mapping[str, bytes]],
@@ -181,14 +182,14 @@ def reveal(
     """The server's part: the sum of what came masked.
 
     Args:
-        masked: the vectors that came.
+        total: the sum of the vectors that came.
+        masked: whose they are.
         sharing: all who shared their secrets, and whom the others masked for.
         peers: public keys of all members.
         revealed: what each that helps to unmask gave, by whose secret it is a share of.
     """
     if len(revealed) < threshold(len(peers)):
         raise SumError(f"only {len(revealed)} of {len(peers)} have helped to unmask")
-    total: Vector = np.sum(list(masked.values()), axis=0, dtype=np.uint64)
     for name in sharing:
         secret = _combined([shares[name] for shares in revealed.values()])
         if name in masked:

@@ -3,13 +3,14 @@
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from fedwca.core.params import State, is_finite
 from fedwca.data.images import ClientData
 from fedwca.engines.base import Answer, Evaluation, Job
+from fedwca.engines.privacy import Privacy, from_system, noise_from, protected
 from fedwca.errors import UserError
 from fedwca.methods.base import Adapted, Method, Record
 from fedwca.methods.inference import evaluate, load
@@ -38,12 +39,19 @@ def threads(count: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Site:
-    """Does one client's work at a time, in the model's resident buffers."""
+    """Does one client's work at a time, in the model's resident buffers.
+
+    Attributes:
+        privacy: what is done to replies before they leave.
+        seeded_noise: take its noise from the seed, for simulations; else nobody can know it.
+    """
 
     model: DomainModel
     method: Method
     clients: dict[str, ClientData]
     seed: int
+    privacy: Privacy = field(default_factory=Privacy)
+    seeded_noise: bool = False
 
     def work(self, name: str, round: int, job: Job) -> Answer:
         """A client's half of an exchange."""
@@ -68,7 +76,10 @@ class Site:
                 "lower training.lr"
             )
             raise UserError(sentence, elsewhere=sentence)
-        return adapted
+        if not self.privacy.on:
+            return adapted
+        draw = noise_from(self.seed, round, name) if self.seeded_noise else from_system
+        return protected(adapted, self.method, message, self.privacy, draw)
 
     def evaluate(self, name: str, deployed: State, memory: Record) -> Evaluation:
         """Score the weights on the client's test images, or tell their confidence."""

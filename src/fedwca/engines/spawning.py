@@ -2,8 +2,10 @@
 
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 __all__ = ["undisturbed", "without_script"]
@@ -11,10 +13,39 @@ __all__ = ["undisturbed", "without_script"]
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Ctrl-C waits, and processes started meanwhile never feel it.
+    """Ctrl-C and SIGTERM wait, and processes started meanwhile never feel Ctrl-C.
 
     One that is interrupted while it is being made would print a traceback.
     """
+    with _waiting_signals(), _without_interrupts():
+        yield
+
+
+@contextmanager
+def _waiting_signals() -> Iterator[None]:
+    """What Python would do at a signal is done at the end.
+
+    To block it in the main thread is not enough: the other threads still take it in its place.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are the main thread's
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    ours = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in ours:
+        signal.signal(number, lambda *signalled: came.append(signalled))
+    try:
+        yield
+    finally:
+        for number, handler in ours.items():
+            signal.signal(number, handler)
+        for first, frame in came[:1]:
+            ours[signal.Signals(first)](first, frame)
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return

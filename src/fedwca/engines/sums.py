@@ -9,27 +9,34 @@ import torch
 
 from fedwca.core.params import State
 from fedwca.engines.fixed_point import decoded, length
+from fedwca.engines.plausible import check_magnitude
 from fedwca.engines.secure_sum import PublicKeys, SumError, Vector, reveal
+from fedwca.engines.wire import WireError, check_state
 from fedwca.engines.withheld import as_bytes, as_tensor
 from fedwca.methods.base import Client, Pooled, Record
 from fedwca.notes import Note
 
-__all__ = ["Ask", "Group", "Step", "means_of"]
+__all__ = ["Ask", "Group", "Step", "Take", "means_of"]
 
 Step = Literal["share", "mask", "unmask"]
-# Sends sites a step of the sum, and gives what those answered who did, in time and well-formed:
+Take = Callable[[str, Record], None]  # WireError for what cannot be right
+# Sends sites a step of the sum, and has taken what those answer who do, in time and well-formed:
 # values of these names.
-Ask = Callable[[Step, Mapping[str, Record], Callable[[str], Collection[str]]], dict[str, Record]]
+Ask = Callable[[Step, Mapping[str, Record], Callable[[str], Collection[str]], Take], None]
 
 
 @dataclass
 class Group:
-    """Clients that are summed together, and how far they have come."""
+    """Clients that are summed together, and how far they have come.
+
+    What comes masked is added up at once: one vector is kept, however many come.
+    """
 
     weights: dict[str, int]
     peers: dict[str, PublicKeys]
     boxes: dict[str, dict[str, bytes]] = field(default_factory=dict)  # by sender, then receiver
-    masked: dict[str, Vector] = field(default_factory=dict)
+    masked: list[str] = field(default_factory=list)  # whose vectors are in the sum
+    sum: Vector = field(default_factory=lambda: np.zeros(1, dtype=np.uint64))
     revealed: dict[str, dict[str, bytes]] = field(default_factory=dict)
 
     @property
@@ -63,16 +70,24 @@ def means_of(
     means: dict[str, State] = {}
     for group in groups:
         try:
-            total = reveal(group.masked, group.boxes, group.peers, group.revealed)
-        except SumError as error:
+            mean = _mean(group, template)
+        except (SumError, WireError) as error:
             note(f"no sum over {_listed(group.peers)}: {error}")
             continue
-        if gone := sorted(group.peers.keys() - group.masked.keys()):
+        if gone := sorted(group.peers.keys() - set(group.masked)):
             note(f"the sum over {_listed(group.peers)} lacks {_listed(gone)}")
-        summed = sum(group.weights[name] for name in group.masked)
-        mean = decoded(total, summed, group.total, template)
         means.update(dict.fromkeys(group.masked, mean))
     return means
+
+
+def _mean(group: Group, template: State) -> State:
+    """Who spoilt a sum cannot be seen, but that it was: no mean of honest models is like that."""
+    total = reveal(group.sum, group.masked, group.boxes, group.peers, group.revealed)
+    summed = sum(group.weights[name] for name in group.masked)
+    mean = decoded(total, summed, group.total, template)
+    check_state("mean", mean, template)
+    check_magnitude(Record({"mean": mean}), template)
+    return mean
 
 
 def _groups(pooled: Mapping[Client, Pooled], keys: Mapping[str, PublicKeys]) -> list[Group]:
@@ -103,8 +118,10 @@ def _share(groups: list[Group], ask: Ask) -> None:
     def others(name: str) -> list[str]:
         return [peer for peer in home[name].peers if peer != name]
 
-    for name, reply in ask("share", letters, others).items():
+    def take(name: str, reply: Record) -> None:
         home[name].boxes[name] = {peer: as_bytes(box) for peer, box in reply.values.items()}
+
+    ask("share", letters, others, take)
 
 
 def _mask(groups: list[Group], ask: Ask, size: int) -> None:
@@ -116,10 +133,15 @@ def _mask(groups: list[Group], ask: Ask, size: int) -> None:
         counts = {"weight": group.weights[name], "total": group.total}
         numbers = {kind: torch.tensor(count) for kind, count in counts.items()}
         letters[name] = Record({}, {**boxes, **numbers})
-    for name, reply in ask("mask", letters, lambda _: ["masked"]).items():
+
+    def take(name: str, reply: Record) -> None:
         vector = reply.values["masked"]
-        if vector.dtype == torch.int64 and vector.shape == (size,):
-            home[name].masked[name] = vector.numpy().view(np.uint64)
+        if vector.dtype != torch.int64 or vector.shape != (size,):
+            raise WireError("what it sends under masks is no vector of the model's length")
+        home[name].sum = home[name].sum + vector.numpy().view(np.uint64)
+        home[name].masked.append(name)
+
+    ask("mask", letters, lambda _: ["masked"], take)
 
 
 def _unmask(groups: list[Group], ask: Ask, least: int) -> None:
@@ -129,6 +151,9 @@ def _unmask(groups: list[Group], ask: Ask, least: int) -> None:
         name: Record({}, {f"summed/{peer}": torch.tensor(1) for peer in group.masked})
         for name, group in home.items()
     }
-    for name, reply in ask("unmask", letters, lambda name: home[name].boxes).items():
+
+    def take(name: str, reply: Record) -> None:
         shares = {peer: as_bytes(share) for peer, share in reply.values.items()}
         home[name].revealed[name] = shares
+
+    ask("unmask", letters, lambda name: home[name].boxes, take)

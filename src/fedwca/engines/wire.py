@@ -32,12 +32,14 @@ __all__ = [
     "check_state",
     "check_step_size",
     "pack",
+    "read_tensors",
     "unpack",
 ]
 
 Wire = Literal["float32", "float16"]
 Tensors = dict[str, Tensor]  # by hash
 _NAMING = 1024  # bytes that a tensor's names and hash may take
+_MOST_STEPS = 2**40  # that BatchNorm may have counted
 
 
 class WireError(ValueError):
@@ -96,7 +98,7 @@ def unpack(parcel: Parcel, known: Mapping[str, Tensor]) -> tuple[dict[str, Recor
         parcel: what came.
         known: tensors that are here already, as `pack` or `unpack` gave them.
     """
-    came = _opened(parcel.blob)
+    came = read_tensors(parcel.blob)
     records: dict[str, Record] = {}
     used: Tensors = {}
     missing = []
@@ -105,7 +107,7 @@ def unpack(parcel: Parcel, known: Mapping[str, Tensor]) -> tuple[dict[str, Recor
         if not where:
             continue
         kind, name, part, wanted = where
-        tensor = came.get(wanted, known.get(wanted))
+        tensor = came[wanted] if wanted in came else known.get(wanted)
         if tensor is None:
             missing.append(wanted)
             continue
@@ -132,7 +134,8 @@ def _hash(tensor: Tensor) -> str:
     return digest.hexdigest()[:32]
 
 
-def _opened(blob: bytes) -> Tensors:
+def read_tensors(blob: bytes) -> Tensors:
+    """Tensors by their hashes, as they travel or were kept; WireError if any was changed."""
     try:
         tensors = safetensors.torch.load(blob)
     except Exception as error:  # its parser and torch raise a dozen kinds, each the sender's fault
@@ -228,7 +231,10 @@ def _check(
 
 
 def check_state(name: str, state: State, template: State) -> None:
-    """Refuse weights whose names, shapes or dtypes are not the template's, or not finite."""
+    """Refuse weights whose names, shapes or dtypes are not the template's, or not finite.
+
+    Nor may BatchNorm's variances and counters be negative: the former would be NaN once used.
+    """
     if state.keys() != template.keys():
         raise WireError(f"the model {name!r} has other tensors than ours")
     for part, tensor in state.items():
@@ -240,6 +246,11 @@ def check_state(name: str, state: State, template: State) -> None:
             )
         if not bool(tensor.isfinite().all()):
             raise WireError(f"{part} of the model {name!r} is not finite")
+        counts = not tensor.is_floating_point()
+        if (counts or part.endswith(".running_var")) and bool((tensor < 0).any()):
+            raise WireError(f"{part} of the model {name!r} is negative")
+        if counts and bool((tensor > _MOST_STEPS).any()):
+            raise WireError(f"{part} of the model {name!r} counts more than {_MOST_STEPS:,} steps")
 
 
 def _check_value(name: str, value: Tensor, numbers: Numbers, sizes: Mapping[str, int]) -> None:

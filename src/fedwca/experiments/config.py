@@ -13,8 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from fedwca.data.benchmarks import BENCHMARKS, check_benchmark
 from fedwca.data.partition import Partition
 from fedwca.data.raw import SOURCE
+from fedwca.engines.privacy import Privacy
 from fedwca.errors import UserError, did_you_mean
 from fedwca.experiments.defaults import defaults
+from fedwca.experiments.privacy import check_private
 from fedwca.methods import METHODS, Method, Training
 
 if sys.version_info >= (3, 11):
@@ -173,6 +175,7 @@ class Experiment(_Section):
     method: Any  # a dataclass of METHODS, its training inside
     run: RunConfig
     deploy: DeployConfig
+    privacy: Privacy
 
     def settings(self) -> Table:
         """All settings as plain JSON values, as they stand in the run folder."""
@@ -185,6 +188,8 @@ class Experiment(_Section):
             "training": training,
             "method": {"name": self.method_name, **method},
             "run": self.run.model_dump(mode="json"),
+            # Left out where it does nothing: runs keep the names that they had without it.
+            **({"privacy": asdict(self.privacy)} if self.privacy.on else {}),
         }
 
     def deployed_settings(self) -> Table:
@@ -254,10 +259,13 @@ def _build(merged: Table, name: str) -> Experiment:
         "source": _validated(SourceConfig, "source", merged.get("source", {})),
         "run": _validated(RunConfig, "run", merged.get("run", {})),
         "deploy": _validated(DeployConfig, "deploy", merged.get("deploy", {})),
+        "privacy": _validated(Privacy, "privacy", merged.get("privacy", {})),
     }
     if "training" in merged["method"]:
         raise UserError("method.training is a section of its own: write it as [training]")
     chosen = build_method({"name": name, **merged["method"]}, merged.get("training", {}))
+    if sections["privacy"].on:
+        check_private(chosen, name)
     _check_data(sections["data"])
     if not sections["data"].source and sections["source"].weights is None:
         raise UserError(
@@ -268,9 +276,9 @@ def _build(merged: Table, name: str) -> Experiment:
 
 
 def _known_method(name: object) -> str:
-    if name not in METHODS:
-        raise UserError(f"there is no method {str(name)!r}: {did_you_mean(str(name), METHODS)}")
-    return str(name)
+    if not isinstance(name, str) or name not in METHODS:
+        raise UserError(f"there is no method {_short(name)}: {did_you_mean(name, METHODS)}")
+    return name
 
 
 def build_method(settings: Mapping[str, Any], training: Mapping[str, Any]) -> Method:
@@ -354,7 +362,7 @@ def _check_keys(kind: Any, section: str, values: Any) -> None:
             raise UserError(f"{section} has no setting {key!r}: {did_you_mean(key, known)}")
 
 
-_SECTIONS = ("data", "model", "source", "training", "method", "run", "deploy")
+_SECTIONS = ("data", "model", "source", "training", "method", "run", "deploy", "privacy")
 
 
 def _check_sections(settings: Mapping[str, Any]) -> None:
@@ -386,8 +394,8 @@ def parse_override(text: str) -> tuple[str, Any]:
         raise UserError(f"--set {text}: write it as section.name=value, such as training.lr=0.01")
     key, value = key.strip(), value.strip()
     try:
-        read = tomllib.loads(f"x = {value}")["x"]
-    except tomllib.TOMLDecodeError:
+        read = _parsed(f"x = {value}")["x"]
+    except _NOT_TOML:
         return key, value
     # A folder may be called 2024 or true: what is a name by nature stays as it was written.
     return key, value if key in _NAMES and not isinstance(read, str | list) else read
@@ -399,13 +407,22 @@ _NAMES = (
 )
 
 
+# No text, no TOML, a number of thousands of digits, lists a thousand deep.
+_NOT_TOML = (ValueError, RecursionError)
+
+
+def _parsed(text: str) -> Table:
+    content: Table = tomllib.loads(text)
+    repr(content)  # Python does not write out the largest numbers: then no complaint could either
+    return content
+
+
 def _read_toml(path: Path) -> Table:
     try:
-        content: Table = tomllib.loads(path.read_text(encoding="utf-8"))
-        return content
+        return _parsed(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path} does not exist: give the path of a config file") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except _NOT_TOML as error:
         raise UserError(f"{path} is not valid TOML: {error}") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None

@@ -14,7 +14,7 @@ from fedwca.errors import UserError, did_you_mean
 from fedwca.experiments.config import Experiment, resolve
 from fedwca.experiments.runner import load_data
 from fedwca.experiments.source import new_network
-from fedwca.experiments.store import Checkpoint, RunFolder
+from fedwca.experiments.store import SOURCE, Checkpoint, RunFolder
 from fedwca.methods.base import Client, Method, Record
 from fedwca.methods.inference import load
 from fedwca.methods.shot import own_of
@@ -30,7 +30,6 @@ __all__ = [
     "transform_of",
 ]
 
-_SOURCE = "source.safetensors"
 _NONE = UnlabeledImages(np.empty((0, 1, 1, 3), np.uint8), np.empty(0, np.int64), DIGITS)
 
 
@@ -41,7 +40,7 @@ def client_names(run_folder: Path) -> list[str]:
 
 def class_names(run_folder: Path) -> tuple[str, ...]:
     """Names of the classes, in the order of the models' outputs."""
-    return read_class_names(run_folder / _SOURCE)
+    return read_class_names(run_folder / SOURCE)
 
 
 def final_model(run_folder: Path, client: str, cache: Path | None = None) -> DomainModel:
@@ -87,10 +86,10 @@ def transform_of(experiment: Experiment) -> Transform:
 def source_of(run_folder: Path) -> DomainModel:
     """The run's source model, on the CPU, its classifier frozen."""
     experiment = stored_experiment(run_folder)
-    path = run_folder / _SOURCE
+    path = run_folder / SOURCE
     classes = read_class_names(path)
     if not classes:
-        raise UserError(f"{run_folder} has no models: {_SOURCE} is gone or damaged; run it again")
+        raise UserError(f"{run_folder} has no models: {SOURCE} is gone or damaged; run it again")
     with torch.random.fork_rng():  # the random weights are all replaced
         model = new_network(experiment, len(classes), transform_of(experiment))
     load_weights(model, path)

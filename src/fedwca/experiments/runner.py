@@ -1,7 +1,7 @@
 """One experiment from settings to results: the loop that every method and engine share."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,11 @@ from fedwca.errors import UserError
 from fedwca.experiments.config import Experiment
 from fedwca.experiments.examples import example_images
 from fedwca.experiments.metrics import accuracy_of, client_scores
+from fedwca.experiments.privacy import announce, guarantee
 from fedwca.experiments.progress import Progress, Silent
 from fedwca.experiments.source import blank_model, check_source, source_model
-from fedwca.experiments.store import Checkpoint, RunFolder
-from fedwca.files import file_digest
+from fedwca.experiments.store import SOURCE, Checkpoint, RunFolder
+from fedwca.files import file_digest, seal, sweep
 from fedwca.machine import cores
 from fedwca.methods.base import Client, Method, Record
 from fedwca.models import read_class_names
@@ -61,6 +62,7 @@ def run_experiment(
     for warning in (*benchmark.warnings, *random_start(experiment)):
         tell.note(f"warning: {warning}")
     check_source(experiment, benchmark)
+    promised = guarantee(experiment.privacy, experiment.method.rounds)
     data = experiment.data
     clients = benchmark.clients(data.source, data.partition, experiment.run.seed)
     model = blank_model(experiment, benchmark)
@@ -68,13 +70,15 @@ def run_experiment(
         folder.clean()
         folder.write_json("clients.json", _who_holds_what(clients, benchmark))
         folder.write_json("examples.json", example_images(clients))
-        kept = folder.path / "source.safetensors"
+        kept = folder.path / SOURCE
         source_model(experiment, benchmark, model, kept, cache, tell.note)
         source = clone(model.feature_state())
-        workers = experiment.run.workers or cores()
+        workers, seed = experiment.run.workers or cores(), experiment.run.seed
         engine = Simulator(
-            model, experiment.method, clients, experiment.run.seed, folder.scratch, workers
+            *(model, experiment.method, clients, seed, folder.scratch, workers),
+            *(tell.note, experiment.privacy),
         )
+        announce(folder, promised, tell.note)
         try:
             federate_into(folder, experiment, source, engine, tell)
         finally:
@@ -109,6 +113,7 @@ def load_data(
     experiment: Experiment, cache: Path, note: Note = silent, *, elsewhere: bool = False
 ) -> Benchmark:
     """The experiment's benchmark; own images of clients may be `elsewhere`, on their machines."""
+    sweep(cache)
     data, given = experiment.data, experiment.source.weights
     classes = data.classes or (read_class_names(given) if given else ())
     if given and not classes and data.benchmark == "images":
@@ -161,7 +166,7 @@ def federate_into(
     """All rounds that are left, with results and checkpoints in the run folder."""
     method: Method = experiment.method
     every = experiment.run.evaluate_every
-    found = folder.load_checkpoint(every)
+    found = folder.load_checkpoint(every, tell.note)
     start = found or Checkpoint(0, method.init(source), {}, {})
     if found is None and folder.lines():
         tell.note("no checkpoint with whole results was found: the rounds start over")
@@ -181,7 +186,7 @@ def federate_into(
         federate(method, engine, start, say, keep, every=every)
     finally:
         tell.finish()
-    folder.write_json("result.json", folder.lines()[-1])
+    folder.write_json("result.json", seal(folder.lines()[-1]))
 
 
 def federate(
@@ -204,7 +209,7 @@ def federate(
         started = time.perf_counter()
         last = at.rounds >= method.rounds
         score = last or at.rounds % every == 0
-        jobs = {client: _job(method, client, at, score, last) for client in engine.clients()}
+        jobs = _Jobs(method, engine.clients(), at, score, last)
         exchanged = engine.exchange(at.rounds, jobs)
         if score:
             say(_line(method, at, exchanged))
@@ -214,22 +219,45 @@ def federate(
         keep(at)
 
 
-def _job(method: Method, client: Client, at: Checkpoint, score: bool, last: bool) -> Job:
-    return Job(
-        None if last else method.send(at.state, client),
-        method.offered(at.state, client) if score else None,
-        at.memories.get(client.name, Record()),
-    )
+class _Jobs(Mapping[Client, Job]):
+    """The jobs of a round: each is made when it is asked for, and not kept.
+
+    A message may hold a model that was blended for its client alone.
+    """
+
+    def __init__(
+        self, method: Method, clients: list[Client], at: Checkpoint, score: bool, last: bool
+    ) -> None:
+        self._method, self._clients, self._at = method, dict.fromkeys(clients), at
+        self._score, self._last = score, last
+
+    def __getitem__(self, client: Client) -> Job:
+        if client not in self._clients:
+            raise KeyError(client)
+        method, state = self._method, self._at.state
+        return Job(
+            None if self._last else method.send(state, client),
+            method.offered(state, client) if self._score else None,
+            self._at.memories.get(client.name, Record()),
+        )
+
+    def __iter__(self) -> Iterator[Client]:
+        return iter(self._clients)
+
+    def __len__(self) -> int:
+        return len(self._clients)
 
 
 def _line(method: Method, at: Checkpoint, exchanged: Exchanged) -> dict[str, Any]:
     scores = client_scores({c: a.evaluation for c, a in exchanged.answers.items() if a.evaluation})
+    refused = {"refused": dict(exchanged.refused)} if exchanged.refused else {}
     return {
         "round": at.rounds,
         "accuracy": accuracy_of(scores),
         "clients": scores,
         "server": method.describe(at.state),
         **at.facts,
+        **refused,
     }
 
 

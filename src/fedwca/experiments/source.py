@@ -78,9 +78,7 @@ def source_model(
     The run keeps its own copy, so that it goes on with the same classifier whatever becomes of
     the cache.
     """
-    if kept.exists():
-        load_weights(model, kept)
-    else:
+    if not _taken_from(kept, model, note):
         new = None
         if experiment.source.weights is None:
             with torch.random.fork_rng():
@@ -160,13 +158,9 @@ def _cached_or_trained(
     """Fill the model; if it had to be trained, where it belongs in the cache."""
     labeled = benchmark.source(experiment.data.source)
     path = cached_source(experiment, benchmark, cache)
-    if path.exists():
-        try:
-            load_weights(model, path)
-            note(f"source model: taken from {path}")
-            return None
-        except UserError:
-            note(f"source model: {path} is damaged and is made anew")
+    if _taken_from(path, model, note):
+        note(f"source model: taken from {path}")
+        return None
     note(f"source model: training on {len(labeled)} images of {experiment.data.source}")
     held_out = train_source(model, labeled, experiment.source, experiment.source_seed, note)
     if held_out is not None:
@@ -174,6 +168,18 @@ def _cached_or_trained(
     if not _is_finite(model):
         raise UserError("the source model became NaN or infinite: lower source.lr")
     return path
+
+
+def _taken_from(path: Path, model: DomainModel, note: Note) -> bool:
+    """Whether the file is there and whole; the model holds its weights then."""
+    if not path.exists():
+        return False
+    try:
+        load_weights(model, path)
+    except UserError:
+        note(f"source model: {path} is damaged and is made anew")
+        return False
+    return True
 
 
 def _keep_for_others(model: DomainModel, path: Path, classes: tuple[str, ...], note: Note) -> None:

@@ -3,43 +3,40 @@
 - config.json         the resolved settings, and digests of what else the run reads
 - clients.json        who holds which images
 - source.safetensors  the source model
+- privacy.json        (ε, δ) of all rounds, where [privacy] adds noise
 - results.jsonl       one line for each evaluated round
-- checkpoint-N        server state and client memories after N rounds; the last two
+- checkpoint-N        a folder: server state and client memories after N rounds; the last two
 - result.json         the final line, written when the run is done
+
+Models, checkpoints and lines of results carry digests: what is damaged is noticed, and made anew.
 """
 
 import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from filelock import FileLock, Timeout
 
-from fedwca.engines.records import load_notes, load_records, save_records
 from fedwca.errors import UserError
-from fedwca.files import append_line, read_lines, write_atomically, write_json
-from fedwca.methods.base import Record
+from fedwca.experiments.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from fedwca.files import (
+    SEAL,
+    append_line,
+    read_lines,
+    remove,
+    seal,
+    write_atomically,
+    write_json,
+)
+from fedwca.models import read_seal
+from fedwca.notes import Note, silent
 
-__all__ = ["Checkpoint", "RunFolder"]
+__all__ = ["Checkpoint", "RunFolder", "SOURCE"]
 
 Json = dict[str, Any]
-
-
-class Checkpoint(NamedTuple):
-    """All that is needed to go on.
-
-    Attributes:
-        rounds: how many are done.
-        state: the server's.
-        memories: of the clients, by name; of those only who cannot keep theirs themselves.
-        facts: what the next line of results will say of the last round.
-    """
-
-    rounds: int
-    state: Record
-    memories: dict[str, Record]
-    facts: Json
+SOURCE = "source.safetensors"
 
 
 _KEPT = 2  # should the newest be damaged, the one before it serves
@@ -91,7 +88,7 @@ class RunFolder:
         path = self.path / name
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
+        except (ValueError, RecursionError):
             content = None
         if not isinstance(content, dict):
             raise UserError(f"{path} is damaged: move {self.path} away and run again")
@@ -109,42 +106,42 @@ class RunFolder:
 
     def lines(self) -> list[Json]:
         """All whole lines of the results."""
-        return read_lines(self.path / "results.jsonl")
+        return read_lines(self.path / "results.jsonl", older=False)
 
     def rewind(self, rounds: int) -> None:
-        """Forget results from a round on: they will be made again from its checkpoint."""
+        """Forget all that is later than a checkpoint: it will be made again from there."""
+        for path in self._checkpoints():
+            if path.is_file() or _rounds(path) > rounds:
+                remove(path)
         kept = [line for line in self.lines() if line["round"] < rounds]
-        text = "".join(json.dumps(line) + "\n" for line in kept)
+        text = "".join(json.dumps(seal(line)) + "\n" for line in kept)
         write_atomically(self.path / "results.jsonl", text.encode())
 
     # --- checkpoints ----------------------------------------------------------------------------
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Keep all that is needed to go on after so many rounds."""
-        memories = {f"memory/{name}": memory for name, memory in checkpoint.memories.items()}
-        groups = {"state": checkpoint.state, **memories}
-        save_records(self._checkpoint(checkpoint.rounds), groups, notes=checkpoint.facts)
-        for old in self._rounds()[:-_KEPT]:
-            self._checkpoint(old).unlink(missing_ok=True)
+        path = self.path / f"checkpoint-{checkpoint.rounds:05d}"
+        write_checkpoint(path, checkpoint, self._digest())
+        for old in self._checkpoints()[:-_KEPT]:
+            remove(old)
 
-    def load_checkpoint(self, every: int) -> Checkpoint | None:
-        """The newest checkpoint that can be read and whose results before it are all there.
+    def load_checkpoint(self, every: int, note: Note = silent) -> Checkpoint | None:
+        """The newest checkpoint that is whole and whose results before it are all there.
 
         Args:
             every: rounds between evaluations, of which each has left a line.
+            note: told of every checkpoint that is left aside, and why.
         """
         found = {line["round"] for line in self.lines()}
-        for rounds in reversed(self._rounds()):
-            if not found.issuperset(range(0, rounds, every)):
+        for path in reversed(self._checkpoints()):
+            if not found.issuperset(range(0, _rounds(path), every)):
+                note(f"{path.name} is left aside: lines before it in results.jsonl are damaged")
                 continue
-            path = self._checkpoint(rounds)
             try:
-                groups, facts = load_records(path), load_notes(path)
-                state = groups.pop("state")
-            except (ValueError, KeyError):
-                continue
-            memories = {name.removeprefix("memory/"): m for name, m in groups.items()}
-            return Checkpoint(rounds, state, memories, facts)
+                return read_checkpoint(path, self._digest())
+            except ValueError as error:
+                note(f"{path.name} {error} and is left aside")
         return None
 
     @property
@@ -156,11 +153,25 @@ class RunFolder:
         """Remove what an interrupted process may have left behind."""
         shutil.rmtree(self.scratch, ignore_errors=True)
         for leftover in self.path.glob("*.tmp"):
-            leftover.unlink(missing_ok=True)
+            remove(leftover)
 
-    def _checkpoint(self, rounds: int) -> Path:
-        return self.path / f"checkpoint-{rounds:05d}.safetensors"
+    def _digest(self) -> str:
+        """What tells this run's checkpoints from those of another, or of another source model."""
+        identity = self.read_json("config.json").get("identity")
+        source = read_seal(self.path / SOURCE)
+        return str(seal({"identity": identity, "source": source})[SEAL])
 
-    def _rounds(self) -> list[int]:
-        names = [re.fullmatch(r"checkpoint-(\d+)", p.stem) for p in self.path.glob("*.safetensors")]
-        return sorted(int(name[1]) for name in names if name)
+    def _checkpoints(self) -> list[Path]:
+        return sorted(filter(_is_checkpoint, self.path.iterdir()), key=_rounds)
+
+
+_NAME = re.compile(r"checkpoint-(\d+)(\.safetensors)?")  # the latter in older versions
+
+
+def _is_checkpoint(path: Path) -> bool:
+    return _NAME.fullmatch(path.name) is not None
+
+
+def _rounds(path: Path) -> int:
+    """After how many rounds a checkpoint was made, as its name says."""
+    return int(path.name.removesuffix(".safetensors").removeprefix("checkpoint-"))

@@ -166,6 +166,17 @@ class Method(ABC):
     def replies(self, message: Record) -> Declared:
         """Both: what the reply to a message holds, no more and no less."""
 
+    def reference(self, message: Record) -> State:
+        """Both: the model of the message that the reply's is an update of; the first, as a rule."""
+        return next(iter(message.models.values()))
+
+    def discloses(self) -> dict[str, str]:
+        """What replies tell of the images besides weights, with the setting that avoids it.
+
+        "" where none does. With [privacy] on, such a method is refused.
+        """
+        return {}
+
     @abstractmethod
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         """Server: the next state, from whichever replies came.

@@ -13,7 +13,7 @@ from fedwca.core.params import State
 from fedwca.core.weights import Normalisation, benefit, soft_mixture
 from fedwca.methods.base import Client, Record
 from fedwca.methods.clustering import Clustering, Layer, clusters_of, nearest_cluster
-from fedwca.methods.fedavg import mean_of
+from fedwca.methods.fedavg import Aggregation, merged
 
 __all__ = [
     "assignments",
@@ -91,13 +91,18 @@ def cluster_models(
     values: Mapping[str, Tensor],
     replies: Mapping[Client, Record],
     mean: Literal["plain", "samples"],
+    aggregation: Aggregation,
 ) -> list[State]:
-    """f_c: mean of the cluster's replies; a cluster from which nobody replied stays."""
+    """f_c: what the cluster's replies make; a cluster from which nobody replied stays."""
     count = 1 + max(int(v) for name, v in values.items() if name.startswith("cluster_of/"))
     members: list[list[Record]] = [[] for _ in range(count)]
     for client, reply in replies.items():
         members[int(values[f"cluster_of/{client.name}"])].append(reply)
-    return [mean_of(group, mean) or state.models[f"cluster/{c}"] for c, group in enumerate(members)]
+    source = state.models["source"]  # what clusters come from
+    return [
+        merged(group, mean, aggregation, state.models.get(f"cluster/{c}", source))
+        for c, group in enumerate(members)
+    ]
 
 
 def soft_weights(values: Mapping[str, Tensor], C: int, normalisation: Normalisation) -> Tensor:

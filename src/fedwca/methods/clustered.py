@@ -19,7 +19,7 @@ from fedwca.methods.cluster_state import (
     summed_assignments,
 )
 from fedwca.methods.clustering import STYLE, Clustering, Layer, layer_names
-from fedwca.methods.fedavg import weight_of
+from fedwca.methods.fedavg import Aggregation, weight_of
 
 __all__ = ["Clustered"]
 
@@ -34,12 +34,16 @@ class Clustered(Method):
         clustering_layer: the convolution that finch looks at, from 1, or "all" weights.
         clustering_input: raw "weights" as the paper, or the "update" against the source model.
         cluster_mean: "plain" mean within a cluster, or weighed by "samples".
+        aggregation: "mean", or what a lying client cannot move far: the "median" of every number,
+            a "trimmed_mean" without the fifth at either end, a mean of updates that are "clipped".
+            Only the last weighs by `cluster_mean`; in the others every client counts alike.
     """
 
     clustering: Clustering = "finch"
     clustering_layer: Layer = 1
     clustering_input: Literal["weights", "update"] = "weights"
     cluster_mean: Literal["plain", "samples"] = "plain"
+    aggregation: Aggregation = "mean"
 
     def init(self, source: State) -> Record:
         return Record(models={"source": source}, values={"round": torch.tensor(0)})
@@ -59,12 +63,18 @@ class Clustered(Method):
         """Whether the server clusters by styles, and this is the client's first round."""
         return self.clustering == "style" and "source" in message.models
 
+    def discloses(self) -> dict[str, str]:
+        told = {"style": 'method.clustering = "finch"'} if self.clustering == "style" else {}
+        if self.cluster_mean == "samples":
+            told["samples"] = 'method.cluster_mean = "plain"'
+        return told
+
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         values = {**state.values, "round": state.values["round"] + 1}
         if not replies:
             return Record(state.models, values)
         values.update(self._assigned(state, replies))
-        clusters = cluster_models(state, values, replies, self.cluster_mean)
+        clusters = cluster_models(state, values, replies, self.cluster_mean, self.aggregation)
         return Record({**state.models, **named("cluster", clusters)}, values)
 
     def placed(self, state: Record, client: Client, reply: Record) -> Record:
@@ -74,7 +84,7 @@ class Clustered(Method):
         return Record(state.models, {**state.values, **self._assigned(state, {client: reply})})
 
     def in_clear(self, message: Record, weights: State) -> list[str] | None:
-        if self.clustering_layer == "all":
+        if self.clustering_layer == "all" or self.aggregation != "mean":
             return None
         # Only who has no cluster yet is sent the source model.
         return layer_names(weights, self.clustering_layer) if "source" in message.models else []

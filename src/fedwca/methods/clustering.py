@@ -26,7 +26,8 @@ __all__ = [
 Clustering = Literal["finch", "style", "domain"]
 Layer = int | Literal["all"]
 
-STYLE = Numbers(torch.float64, ("S",), least=0)  # how a client's style travels
+# How a client's style travels; no amplitude is above the sum of all pixels.
+STYLE = Numbers(torch.float64, ("S",), least=0, most=2**32)
 STYLE_IMAGES = 100  # the paper's number of images for LADD's style
 
 

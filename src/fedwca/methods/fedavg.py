@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 import torch
 
 from fedwca.core.params import State, mix
+from fedwca.core.robust import clipped_mean, coordinate_median, trimmed_mean
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.base import (
     COUNT,
@@ -28,7 +29,10 @@ from fedwca.methods.shot import adapt_from, memory_of
 from fedwca.methods.training import Objective, shot_loss
 from fedwca.models import DomainModel
 
-__all__ = ["FedAvg", "mean_of", "weight_of"]
+__all__ = ["Aggregation", "FedAvg", "merged", "weight_of"]
+
+Aggregation = Literal["mean", "median", "trimmed_mean", "clipped"]
+_TRIMMED = 0.2  # a fifth at either end: one liar of three to five, two of six to ten
 
 
 @dataclass(frozen=True)
@@ -38,10 +42,14 @@ class FedAvg(Method):
     Attributes:
         fixed_labels: keep pseudo-labels for the whole round; else renew them every epoch.
         mean: weigh clients by their number of "samples", or take the "plain" mean.
+        aggregation: "mean", or what a lying client cannot move far: the "median" of every number,
+            a "trimmed_mean" without the fifth at either end, a mean of "clipped" updates. Only the
+            last weighs by `mean`; in the others every client counts alike.
     """
 
     fixed_labels: bool = True
     mean: Literal["samples", "plain"] = "samples"
+    aggregation: Aggregation = "mean"
 
     sends: ClassVar[Declared] = {"global": MODEL, "round": COUNT}
 
@@ -76,12 +84,16 @@ class FedAvg(Method):
     def replies(self, message: Record) -> Declared:
         return {"local": MODEL, "samples": SAMPLES}
 
+    def discloses(self) -> dict[str, str]:
+        return {"samples": 'method.mean = "plain"'} if self.mean == "samples" else {}
+
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
-        merged = mean_of(list(replies.values()), self.mean) or state.models["global"]
-        return Record({"global": merged}, {"round": state.values["round"] + 1})
+        before = state.models["global"]
+        model = merged(list(replies.values()), self.mean, self.aggregation, before)
+        return Record({"global": model}, {"round": state.values["round"] + 1})
 
     def in_clear(self, message: Record, weights: State) -> list[str] | None:
-        return []
+        return [] if self.aggregation == "mean" else None
 
     def pooled(self, state: Record, replies: Mapping[Client, Record]) -> dict[Client, Pooled]:
         return {c: Pooled(0, weight_of(reply, self.mean)) for c, reply in replies.items()}
@@ -90,13 +102,35 @@ class FedAvg(Method):
         return state.models["global"]
 
 
-def mean_of(replies: list[Record], mean: Literal["samples", "plain"]) -> State | None:
-    """Mean of the replies' local models; None if nobody replied."""
+def merged(
+    replies: list[Record],
+    mean: Literal["samples", "plain"],
+    aggregation: Aggregation,
+    before: State,
+) -> State:
+    """What the replies' local models make together.
+
+    All but the mean hold every reply's model in memory at once.
+
+    Args:
+        replies: with "local" and "samples".
+        mean: how replies are weighed, by "mean" and "clipped".
+        aggregation: as `FedAvg` explains it.
+        before: the model that stood in its place; it stays if nobody replied, and is what updates
+            are counted from that are clipped.
+    """
     if not replies:
-        return None
+        return before
     counts = [weight_of(reply, mean) for reply in replies]
-    total = sum(counts)
-    return mix((r.models["local"] for r in replies), [count / total for count in counts])
+    weights = [count / sum(counts) for count in counts]
+    models = (r.models["local"] for r in replies)
+    if aggregation == "median":
+        return coordinate_median(list(models))
+    if aggregation == "trimmed_mean":
+        return trimmed_mean(list(models), _TRIMMED)
+    if aggregation == "clipped":
+        return clipped_mean(list(models), weights, before)
+    return mix(models, weights)
 
 
 def weight_of(reply: Record, mean: Literal["samples", "plain"]) -> int:

@@ -139,6 +139,9 @@ class FedPCL(Method):
         prototypes = Numbers(torch.float32, ("M", "q"), least=-1.001, most=1.001)
         return {"prototypes": prototypes, "present": Numbers(torch.bool, ("M",))}
 
+    def discloses(self) -> dict[str, str]:
+        return {"prototypes": ""}
+
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         fresh = {
             f"{name}/{client.name}": reply.values[name]

@@ -176,6 +176,15 @@ class FedWCA(Clustered):
                 due["beta"] = shares(2)
         return due
 
+    def reference(self, message: Record) -> State:
+        return message.models.get("init") or super().reference(message)
+
+    def discloses(self) -> dict[str, str]:
+        told = super().discloses()
+        if self.cluster_weights in ("wca", "local", "one_equal_adaptive"):
+            told["cluster weights"] = 'method.cluster_weights = "one_equal"'
+        return told
+
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         merged = super().aggregate(state, replies)
         if not replies:

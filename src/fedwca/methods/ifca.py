@@ -37,7 +37,7 @@ from fedwca.methods.base import (
     Record,
 )
 from fedwca.methods.cluster_state import model_of, named, numbered
-from fedwca.methods.fedavg import mean_of
+from fedwca.methods.fedavg import Aggregation, merged
 from fedwca.methods.inference import Outputs, evaluate, load
 from fedwca.methods.shot import adapt_from, memory_of, own_of
 from fedwca.models import DomainModel
@@ -53,11 +53,13 @@ class IFCA(Method):
         fixed_labels: keep pseudo-labels for the whole round; else renew them every epoch.
         clusters: number of cluster models k; with 1 it is FedAvg.
         mean: weigh a cluster's clients by their number of "samples", or take the "plain" mean.
+        aggregation: how a cluster's models are merged, as in FedAvg.
     """
 
     fixed_labels: bool = True
     clusters: int = 4
     mean: Literal["samples", "plain"] = "samples"
+    aggregation: Aggregation = "mean"
 
     sends: ClassVar[Declared] = {"source": MODEL, "cluster/*": MODEL, "round": COUNT}
 
@@ -111,6 +113,9 @@ class IFCA(Method):
         choice = {"pick": pick} if clusters else {"ticket": Numbers(torch.float64, (), 0, 1)}
         return {"local": MODEL, "samples": SAMPLES, **choice}
 
+    def discloses(self) -> dict[str, str]:
+        return {"pick": ""}
+
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         values = {**state.values, "round": state.values["round"] + 1}
         if not replies:
@@ -121,7 +126,9 @@ class IFCA(Method):
         for client, reply in replies.items():
             members[picks[client.name]].append(reply)
         before = numbered(state, "cluster") or [state.models["source"]] * self.clusters
-        means = [mean_of(group, self.mean) or before[c] for c, group in enumerate(members)]
+        means = [
+            merged(group, self.mean, self.aggregation, before[c]) for c, group in enumerate(members)
+        ]
         return Record({"source": state.models["source"], **named("cluster", means)}, values)
 
     def _picks(self, replies: Mapping[Client, Record]) -> dict[str, int]:

@@ -15,6 +15,7 @@ from fedwca.models.weights_file import (
     load_backbone,
     load_weights,
     read_class_names,
+    read_seal,
     read_weights,
     save_weights,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "BACKBONES",
     "read_weights",
     "read_class_names",
+    "read_seal",
     "load_weights",
     "load_backbone",
     "save_weights",

@@ -12,6 +12,8 @@ from fedwca.models.registry import build_backbone
 
 ClassifierKind = Literal["weight_norm", "linear"]
 
+_MOST_WEIGHTS = 1 << 29  # 2 GB, the most that a message to a site holds
+
 
 def build_model(
     backbone: str,
@@ -33,6 +35,7 @@ def build_model(
     _one_of("classifier", classifier, get_args(ClassifierKind))
     _one_of("stride_on", stride_on, get_args(StrideOn))
     net = build_backbone(backbone, image_size, stride_on)
+    _check_room((net.out_features + classes) * bottleneck)
     neck = make_bottleneck(net.out_features, bottleneck)
     head: Classifier
     if classifier == "linear":
@@ -40,6 +43,15 @@ def build_model(
     else:
         head = WeightNormClassifier(bottleneck, classes)
     return DomainModel(net, neck, head)
+
+
+def _check_room(weights: int) -> None:
+    """What follows the backbone is as large as the settings say, a model file's or a server's."""
+    if weights > _MOST_WEIGHTS:
+        raise UserError(
+            f"this network would have {weights:,} weights after its backbone: set image_size, "
+            "bottleneck or the number of classes lower."
+        )
 
 
 def _at_least(name: str, value: int, least: int) -> None:

@@ -83,12 +83,19 @@ def _export(network: nn.Module, size: int, path: Path) -> None:
 class OnnxModel:
     """A model of an ONNX file, run by ONNX Runtime."""
 
-    def __init__(self, session: Any) -> None:
-        self._session = session
+    def __init__(self, session: Any, path: str | Path, classes: int) -> None:
+        self._session, self._path, self._classes = session, path, classes
 
     def logits(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """[N, M] of stored pixels [N, S, S, 3]."""
-        logits: NDArray[np.float32] = self._session.run([LOGITS], {PIXELS: pixels})[0]
+        try:
+            logits: NDArray[np.float32] = np.asarray(
+                self._session.run([LOGITS], {PIXELS: pixels})[0], dtype=np.float32
+            )
+        except Exception as error:  # as when it is read: the file's own fault
+            raise UserError(f"{self._path} cannot be run; export it again.") from error
+        if logits.shape != (len(pixels), self._classes):
+            raise UserError(f"{self._path} has other classes than it says; export it again.")
         return logits
 
 
@@ -109,10 +116,13 @@ def load_onnx(path: str | Path) -> tuple[OnnxModel, Description]:
         ) from error
     if entry is None or names != [PIXELS, LOGITS]:
         raise UserError(f"{path} is no ONNX file of fedwca: give one that `fedwca export` wrote")
-    return OnnxModel(session), parse_description(entry, path)
+    description = parse_description(entry, path)
+    return OnnxModel(session, path, len(description.classes)), description
 
 
 def _import(package: str) -> Any:
+    # ONNX Runtime would report its use to its makers, and leave a file in the temporary folder.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         return importlib.import_module(package)
     except ImportError:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,9 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from fedwca.errors import UserError
-from fedwca.files import write_atomically
+from fedwca.files import SEAL, write_atomically
 from fedwca.models.domain_model import DomainModel
-from fedwca.models.states import copy_values, differences
+from fedwca.models.states import copy_values, differences, is_whole, sealed
 
 WRAPPERS = ("state_dict", "model")  # keys under which training scripts put the weights
 HEADS = ("fc.", "classifier.", "head.", "heads.")  # ImageNet's own classes, of no use here
@@ -70,13 +71,22 @@ def read_class_names(path: str | Path) -> tuple[str, ...]:
     return tuple(str(name) for name in names) if isinstance(names, list) else ()
 
 
+def read_seal(path: str | Path) -> str:
+    """The digest that a .safetensors file of ours carries; "" if it has none."""
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            return str((file.metadata() or {}).get(SEAL, ""))
+    except (OSError, SafetensorError):
+        return ""
+
+
 def save_weights(
     model: DomainModel,
     path: str | Path,
     metadata: dict[str, str] | None = None,
     classes: Sequence[str] = (),
 ) -> None:
-    """Write the whole model as safetensors, with the names of its classes.
+    """Write the whole model as safetensors, with the names of its classes and a digest of all.
 
     A reader sees the old file or the new, never half of one.
     """
@@ -90,7 +100,8 @@ def save_weights(
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     names = {CLASSES: json.dumps(list(classes))} if classes else {}
-    write_atomically(path, safetensors.torch.save(state, {**(metadata or {}), **names}))
+    header = sealed(state, {**(metadata or {}), **names})
+    write_atomically(path, safetensors.torch.save(state, header))
 
 
 def _fill(
@@ -105,21 +116,35 @@ def _fill(
 
 def _read_safetensors(path: Path) -> Any:
     try:
-        return safetensors.torch.load_file(path)
+        with safetensors.safe_open(path, framework="pt") as file:
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            header = file.metadata() or {}
     except (OSError, SafetensorError) as error:
         raise UserError(
             f"{path} cannot be read as safetensors; it may be damaged, so fetch or save it again."
         ) from error
+    if not is_whole(state, header):
+        raise UserError(f"{path} is damaged: its digest is not what it was; fetch or save it again")
+    return state
 
 
 def _read_pytorch(path: Path) -> Any:
     try:
+        _check_packing(path)
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a broken file raises a dozen kinds, each the file's own fault
         raise UserError(
             f"{path} is damaged or holds Python objects, which are never run here; "
             "fetch it again, or save its state_dict() alone."
         ) from error
+
+
+def _check_packing(path: Path) -> None:
+    """PyTorch packs nothing: a file whose parts are larger than itself is a trap for memory."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if sum(part.file_size for part in archive.infolist()) > path.stat().st_size:
+                raise ValueError("it is compressed")
 
 
 def _plain_state(content: Any, path: Path) -> dict[str, Tensor]:

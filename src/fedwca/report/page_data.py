@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from fedwca.files import open_file
 from fedwca.report.clusters import chance_purity, purity
 from fedwca.report.runs import RunView
 from fedwca.report.significance import paired_difference
@@ -237,8 +238,9 @@ def _short(value: Any) -> float | None:
 def _json(path: Path) -> Json:
     """A file of the run folder that not every run has."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        with open_file(path) as file:
+            content = json.load(file)
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 
@@ -260,6 +262,7 @@ def _pictures(path: Path) -> dict[str, list[str]]:
 
 def _log(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
+        with open_file(path) as file:
+            return file.read().decode("utf-8", "replace").splitlines()[-_LOG_LINES:]
     except OSError:
         return []

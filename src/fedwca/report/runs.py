@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from fedwca.errors import UserError
-from fedwca.files import read_lines
+from fedwca.files import SEAL, read_lines, unseal
 
 __all__ = ["RunView", "find_runs", "read_run"]
+
+_DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,15 @@ class RunView:
         return None if mean is None else float(mean)
 
     @property
+    def privacy(self) -> str:
+        """What the run promised its clients, empty if nothing."""
+        path = self.path / "privacy.json"
+        if not path.is_file():
+            return ""
+        told = json.loads(path.read_text(encoding="utf-8"))
+        return f"ε = {told['epsilon']:.3g}, δ = {told['delta']:g} after {told['rounds']} rounds"
+
+    @property
     def clusters(self) -> dict[str, int]:
         """Each client's cluster, empty if the method has none."""
         return {
@@ -77,11 +88,12 @@ def read_run(path: Path) -> RunView:
         raise UserError(f"{path} is not a run folder: it has no config.json; see `fedwca list`")
     try:
         settings = json.loads(config.read_text(encoding="utf-8"))["settings"]
-        view = RunView(path, settings, tuple(_lines(path)), (path / "result.json").exists())
-        _ = (view.method, view.seed, view.rounds, view.accuracy, settings["data"]["benchmark"])
+        view = RunView(path, settings, tuple(_lines(path)), (path / "result.json").is_file())
+        _ = (view.method, view.seed, view.rounds, view.accuracy, view.privacy)
+        _ = settings["data"]["benchmark"]
         for line in view.lines:
             _check_line(line)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except _DAMAGED:
         raise UserError(f"the files in {path} are damaged: move it away and run again") from None
     return view
 
@@ -98,8 +110,10 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     """The result lines, the final one from its own file once the run is done."""
     lines = read_lines(path / "results.jsonl")
     result = path / "result.json"
-    if result.exists():
+    if result.is_file():
         final = json.loads(result.read_text(encoding="utf-8"))
+        if SEAL in final:  # older versions have none
+            final = unseal(final)
         lines = [line for line in lines if line["round"] < final["round"]] + [final]
     return lines
 

@@ -344,8 +344,8 @@ function siteSection(data) {
   if (!names.length && !data.log.length) return null;
   const parts = [];
   if (names.length) parts.push(sortable("sites", {
-    header: ["site", "there", "images", "last answer", "last problem"],
-    rows: names.map((n) => [n, data.sites[n].online ? "yes" : "lost", data.sites[n].images, data.sites[n].answered, data.sites[n].problem]),
+    header: ["site", "there", "images", "last answer", "refused", "last problem"],
+    rows: names.map((n) => [n, data.sites[n].online ? "yes" : "lost", data.sites[n].images, data.sites[n].answered, data.sites[n].refused || 0, data.sites[n].problem]),
   }));
   if (data.log.length) parts.push(el("details", {}, el("summary", {}, "Log"), el("div", {class: "scroll", tabindex: "0"}, el("pre", {class: "log"}, data.log.join("\n")))));
   return section("sites-section", "Sites", "The machines of this deployment.", ...parts);

@@ -1,0 +1,57 @@
+"""The Gaussian mechanism on a model's update: clip it, add noise."""
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedwca.core.params import State, flatten
+
+__all__ = ["Draw", "clip_factor", "noised_update", "standard_normal"]
+
+Draw = Callable[[int], bytes]  # so many random bytes, such as os.urandom
+
+
+def standard_normal(count: int, draw: Draw) -> Tensor:
+    """[count] independent N(0, 1) in float64, by Box and Muller's transform of random bytes."""
+    pairs = -(-count // 2)
+    bits = np.frombuffer(draw(16 * pairs), dtype="<u8").reshape(2, pairs)
+    # 53 bits each, in the middle of their cells: never 0, whose logarithm there is not.
+    uniform = torch.from_numpy((bits >> 11).astype(np.float64) + 0.5) * 2.0**-53
+    radius, angle = (-2 * uniform[0].log()).sqrt(), 2 * math.pi * uniform[1]
+    return torch.cat([radius * angle.cos(), radius * angle.sin()])[:count]
+
+
+def clip_factor(update: Tensor, clip: float) -> float:
+    """What to multiply the update by, so that its length is at most C."""
+    norm = float(update.norm())
+    return min(1.0, clip / norm) if norm > 0 else 1.0
+
+
+def noised_update(
+    local: Mapping[str, Tensor],
+    reference: Mapping[str, Tensor],
+    clip: float,
+    noise_multiplier: float,
+    draw: Draw,
+) -> State:
+    """reference + clip(local - reference) + N(0, (z·C)²), over all tensors as one vector.
+
+    BatchNorm's statistics are of the data as the weights are, so they are part of it. Its counter
+    of steps tells how many images there are: the reference's stands in its place. A variance
+    stays one, from 0 on: what is done to the sum looks at no image.
+    """
+    names = [name for name, tensor in local.items() if tensor.is_floating_point()]
+    start = flatten(reference, names)
+    update = flatten(local, names) - start
+    summed = start + update * clip_factor(update, clip)
+    if noise_multiplier > 0:
+        summed += noise_multiplier * clip * standard_normal(len(summed), draw)
+    released = {name: tensor.clone() for name, tensor in reference.items()}
+    parts = summed.split([local[name].numel() for name in names])
+    for name, part in zip(names, parts, strict=True):
+        sound = part.clamp(min=0) if name.endswith(".running_var") else part
+        released[name] = sound.reshape(local[name].shape).to(local[name].dtype)
+    return {name: released[name] for name in local}

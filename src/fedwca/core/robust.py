@@ -1,0 +1,99 @@
+"""Means that a few liars cannot move far, tensor by tensor, BatchNorm's buffers included.
+
+Median and trimmed mean: Yin, Chen, Ramchandran, Bartlett: Byzantine-Robust Distributed Learning:
+Towards Optimal Statistical Rates, ICML 2018. Clipping: Sun, Kairouz, Suresh, McMahan: Can You
+Really Backdoor Federated Learning?, 2019.
+
+What holds for n states of which m lie, whatever the liars send:
+
+- Median, with 2m < n, and trimmed mean, with at least m left out at either end: every number lies
+  between the smallest and the largest of the honest ones. For what is kept has at least m values
+  on either side of it, or is one of them, so that an honest one lies on either side.
+- Clipped mean: a liar of weight w moves a tensor by no more than w·τ from where it would be without
+  its part, and by no more than 2·w·τ from the clipped mean of the others. With 2m < n the threshold
+  τ is no larger than the largest honest update.
+
+As in `mix`, sums are in float64, and the first state's integers are kept. All states are in memory
+together: a median needs them all.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fedwca.core.params import State
+
+__all__ = ["clipped_mean", "coordinate_median", "trimmed_mean"]
+
+
+def coordinate_median(states: Sequence[Mapping[str, Tensor]]) -> State:
+    """The median of every number; of an even number of states, the mean of the two in the middle.
+
+    Every state counts alike: a state with a larger weight would be a liar's first wish.
+    """
+    return trimmed_mean(states, 0.5)
+
+
+def trimmed_mean(states: Sequence[Mapping[str, Tensor]], share: float) -> State:
+    """The mean of every number without its smallest and its largest values.
+
+    Every state counts alike, as in the median.
+
+    Args:
+        states: at least one.
+        share: of the states that is left out at either end, rounded up; one or two always remain.
+    """
+    if not 0 <= share <= 0.5:
+        raise ValueError("the share that is left out at either end lies between 0 and 0.5")
+    left_out = min(math.ceil(share * len(states)), (len(states) - 1) // 2)
+
+    def middle(values: Tensor) -> Tensor:
+        return values.sort(dim=0).values[left_out : len(values) - left_out].mean(dim=0)
+
+    return _by_tensor(states, lambda name, values: middle(values))
+
+
+def clipped_mean(
+    states: Sequence[Mapping[str, Tensor]],
+    weights: Sequence[float],
+    reference: Mapping[str, Tensor],
+) -> State:
+    """reference + Σ_j weights_j · update_j, where no update is longer than the median one.
+
+    The length is taken tensor by tensor: BatchNorm's variances move by far more than weights do, so
+    that one length for all would let a liar's weights go as far as honest variances do.
+
+    Args:
+        states: at least one.
+        weights: of each; they sum to 1.
+        reference: what updates are counted from.
+    """
+    shares = torch.tensor(weights, dtype=torch.float64)
+
+    def clipped(name: str, values: Tensor) -> Tensor:
+        start = reference[name].to(torch.float64)
+        updates = (values - start).reshape(len(values), start.numel())
+        lengths = updates.norm(dim=1)
+        threshold = lengths.sort().values[(len(lengths) - 1) // 2]
+        scale = torch.where(lengths > threshold, threshold / lengths, 1.0)
+        return start + ((shares * scale) @ updates).reshape(start.shape)
+
+    return _by_tensor(states, clipped)
+
+
+def _by_tensor(
+    states: Sequence[Mapping[str, Tensor]], combine: Callable[[str, Tensor], Tensor]
+) -> State:
+    """A state whose tensors are made of all states' tensors of that name, [n, …] in float64."""
+    if not states:
+        raise ValueError("a mean needs at least one state")
+    made: State = {}
+    for name, first in states[0].items():
+        if not first.is_floating_point():
+            made[name] = first.clone()
+            continue
+        values = torch.stack([state[name].to(torch.float64) for state in states])
+        made[name] = combine(name, values).to(first.dtype)
+    return made

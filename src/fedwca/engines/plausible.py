@@ -1,0 +1,69 @@
+"""What an answer of the right form may still not say.
+
+`wire` refuses what has another form than the method declares. Here is refused what no honest site
+sends: weights beyond all training, other counts than it has told, a model that it has sent before.
+"""
+
+import hashlib
+import json
+from collections.abc import Collection
+
+from fedwca.core.params import State
+from fedwca.engines.base import Evaluation
+from fedwca.engines.wire import Parcel, WireError
+from fedwca.methods.base import Record
+
+__all__ = ["FAR", "MiscountError", "check_counts", "check_magnitude", "fingerprint"]
+
+# How many times larger than the source model's a tensor may be. On mini-digits the largest honest
+# ratio was 1.1 with the benchmark's learning rate, and 24 (a variance) with ten times that.
+FAR = 1000.0
+
+
+class MiscountError(WireError):
+    """A site counts other images than it has told of."""
+
+
+def check_magnitude(reply: Record, source: State) -> None:
+    """Refuse weights that no training reaches.
+
+    The largest number of each tensor may be `FAR` times as large as the largest of that tensor in
+    the source model, or as 1 where that is less: biases begin at 0.
+    """
+    for name, state in reply.models.items():
+        for part, tensor in state.items():
+            if not tensor.is_floating_point() or not tensor.numel():
+                continue
+            largest = float(tensor.abs().max())
+            bound = FAR * max(1.0, float(source[part].abs().max()))
+            if largest > bound:
+                raise WireError(
+                    f"{part} of the model {name!r} reaches {largest:.3g}, where {bound:.3g} is "
+                    f"{FAR:g} times the source model's; if the site is honest, lower training.lr"
+                )
+
+
+def check_counts(
+    reply: Record, evaluation: Evaluation | None, images: int, test_images: int
+) -> None:
+    """Refuse numbers of images other than the site has told: with them it would weigh more."""
+    samples = reply.values.get("samples")
+    if samples is not None and int(samples) != images:
+        raise MiscountError(f"it has learnt from {int(samples):,} images, and told of {images:,}")
+    if evaluation is not None and evaluation.total != test_images:
+        raise MiscountError(
+            f"it has scored {evaluation.total:,} test images, and told of {test_images:,}"
+        )
+
+
+def fingerprint(parcel: Parcel, sent: Collection[str]) -> str:
+    """A hash of the models that a parcel names; "" if all of their tensors are what was sent.
+
+    Every step of training counts up in BatchNorm, so no two rounds of a site that trains have the
+    same. Whoever changes a single bit of an old model has another one, too.
+    """
+    rows = json.loads(parcel.places)
+    models = sorted(row[2:] for row in rows if len(row) == 5 and row[1] == "models")
+    if all(name in sent for *_, name in models):
+        return ""
+    return hashlib.sha256(json.dumps(models).encode()).hexdigest()

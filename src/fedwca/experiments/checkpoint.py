@@ -1,0 +1,88 @@
+"""A checkpoint on disk: a folder that is there whole or not at all, and notices any damage.
+
+- state.safetensors     the server's state
+- memory-K.safetensors  what a client remembers, for each that remembers something
+- manifest.json         rounds, facts, whose memory each is, digests of all files and of itself
+"""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedwca.engines.records import filed_record, load_records, save_records
+from fedwca.files import file_digest, folder_at_once, seal, unseal, write_json
+from fedwca.methods.base import Record
+
+__all__ = ["Checkpoint", "read_checkpoint", "write_checkpoint"]
+
+_FORMAT = "fedwca-checkpoint-2"
+_MANIFEST = "manifest.json"
+_STATE = "state.safetensors"
+
+
+class Checkpoint(NamedTuple):
+    """All that is needed to go on.
+
+    Attributes:
+        rounds: how many are done.
+        state: the server's.
+        memories: of the clients, by name; of those only who cannot keep theirs themselves. Their
+            models may lie in files, and are read when asked for.
+        facts: what the next line of results will say of the last round.
+    """
+
+    rounds: int
+    state: Record
+    memories: dict[str, Record]
+    facts: dict[str, Any]
+
+
+def write_checkpoint(path: Path, checkpoint: Checkpoint, run: str) -> None:
+    """Write a checkpoint of the run that has this digest, one memory at a time."""
+    known = {name: m for name, m in checkpoint.memories.items() if m.models or m.values}
+    with folder_at_once(path) as folder:
+        save_records(folder / _STATE, {"": checkpoint.state})
+        files = {name: f"memory-{number}.safetensors" for number, name in enumerate(known)}
+        for name, file in files.items():
+            save_records(folder / file, {"": known[name]})
+        manifest = {
+            "format": _FORMAT,
+            "run": run,
+            "rounds": checkpoint.rounds,
+            "facts": checkpoint.facts,
+            "memories": files,
+            "digests": {n: file_digest(folder / n) for n in (_STATE, *files.values())},
+        }
+        write_json(folder / _MANIFEST, seal(manifest))
+
+
+def read_checkpoint(path: Path, run: str) -> Checkpoint:
+    """Read a checkpoint, all of whose files are checked first; ValueError says what is wrong."""
+    try:
+        manifest = _manifest(path)
+        if manifest["run"] != run:
+            raise ValueError("is of another run")
+        for name, digest in manifest["digests"].items():
+            if file_digest(path / name) != digest:
+                raise ValueError(f"is damaged ({name})")
+        (state,) = load_records(path / _STATE).values()
+        files = manifest["memories"].items()
+        memories = {name: filed_record(path / file) for name, file in files}
+    except OSError as error:
+        raise ValueError(f"cannot be read ({error.strerror})") from None
+    return Checkpoint(manifest["rounds"], state, memories, manifest["facts"])
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    if path.is_file():
+        raise ValueError("is of an older version")
+    try:
+        content = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
+    except ValueError:
+        content = None
+    manifest = unseal(content) if isinstance(content, dict) else None
+    if manifest is None:
+        raise ValueError(f"is damaged ({_MANIFEST})")
+    if manifest["format"] != _FORMAT:
+        raise ValueError("is of another version")
+    return manifest

@@ -1,0 +1,52 @@
+"""Ctrl-C and SIGTERM stop a long command in good order."""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+__all__ = ["StoppedError", "stoppable"]
+
+_DEAF = 2.0  # seconds that stopping may take
+
+
+class StoppedError(Exception):
+    """The user has stopped the command; the code is what a shell would tell of the signal."""
+
+    def __init__(self, sentence: str, number: int) -> None:
+        super().__init__(sentence)
+        self.code = 128 + number
+
+
+@contextmanager
+def stoppable(sentence: str) -> Iterator[None]:
+    """Both signals raise KeyboardInterrupt here, which leaves as a `StoppedError`.
+
+    Whoever presses again at once only hastens: what is being ended and removed is not disturbed.
+    """
+    asked: list[tuple[int, float]] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if not asked or time.monotonic() - asked[-1][1] > _DEAF:
+            asked.append((number, time.monotonic()))
+            raise KeyboardInterrupt
+
+    here = threading.current_thread() is threading.main_thread()  # where alone they are heard
+    heard = [signal.SIGINT, signal.SIGTERM] if here else []
+    # A background job of a shell is to ignore Ctrl-C.
+    before = {n: signal.getsignal(n) for n in heard if signal.getsignal(n) != signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, stop)
+    try:
+        yield
+    except BaseException as error:
+        # A library may have made something else of the interrupt.
+        if asked or isinstance(error, KeyboardInterrupt):
+            raise StoppedError(sentence, asked[0][0] if asked else signal.SIGINT) from None
+        raise
+    finally:
+        for number, handler in before.items():
+            # Stopped, the process is about to end, and Python's way out is not to be cut short.
+            signal.signal(number, signal.SIG_IGN if asked else handler)

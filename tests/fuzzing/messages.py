@@ -1,0 +1,212 @@
+"""What a hostile server or a hostile site may send: any record, any settings, any bytes."""
+
+import functools
+import json
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecords
+from hypothesis import strategies as st
+from PIL import Image
+
+from fedwca.core.params import clone
+from fedwca.data.augment import DIGITS
+from fedwca.data.site_images import SitePaths
+from fedwca.deploy.plan import Plan
+from fedwca.deploy.site import Here, answer
+from fedwca.engines.base import Evaluation
+from fedwca.engines.flower_messages import Reply, Request
+from fedwca.engines.wire import Parcel, WireError, pack, unpack
+from fedwca.errors import UserError
+from fedwca.methods.base import Client, Record
+from fuzzing.configs import EVIL, KEYS, values
+from fuzzing.door import Place, fails_with, within_bounds
+from fuzzing.weights import changed_bytes, joined, numbers, parted
+
+whole = st.integers(-(2**63), 2**63 - 1)
+words = st.sampled_from(["", *EVIL[:12], "work", "join", "float32"]) | st.text(max_size=20)
+word_values = words | whole | st.floats() | st.booleans() | st.binary(max_size=20) | st.lists(whole)
+metrics = whole | st.floats() | st.lists(whole, max_size=3) | st.lists(st.floats(), max_size=3)
+_WORDS = ["protocol", "kind", "run", "plan", "round", "wire", "places", "site", "images", "problem"]
+
+
+@functools.cache
+def parcel() -> Parcel:
+    """A small parcel of the right kind."""
+    state = {"conv.weight": torch.zeros(2, 3), "bn.count": torch.tensor(7)}
+    values = {"samples": torch.tensor(3), "alpha": torch.ones(2).double() / 2}
+    return pack({"message": Record({"cluster": state}, values), "empty": Record()})[0]
+
+
+@st.composite
+def wild_parcels(draw: st.DrawFn) -> Parcel:
+    """A parcel whose list or whose tensors were changed."""
+    given = parcel()
+    places = draw(st.just(given.places) | changed_bytes(given.places.encode()).map(_text))
+    kind = draw(st.sampled_from(["bytes", "header", "places"]))
+    if kind == "places":
+        wild = st.lists(st.lists(words | whole, max_size=6), max_size=4).map(_json)
+        return Parcel(draw(wild), given.blob)
+    if kind == "bytes":
+        return Parcel(places, draw(changed_bytes(given.blob)))
+    header, body = parted(given.blob)
+    name = draw(st.sampled_from([n for n in header if n != "__metadata__"]))
+    key = draw(st.sampled_from(["shape", "data_offsets"]))
+    header[name][key] = draw(st.lists(numbers, max_size=4))
+    return Parcel(places, joined(json.dumps(header).encode(), body))
+
+
+def _text(content: bytes) -> str:
+    return content.decode("utf-8", "replace")
+
+
+def _json(content: object) -> str:
+    return json.dumps(content)
+
+
+def a_parcel(place: Place, given: Parcel) -> None:
+    """Read whole, or refused."""
+    fails_with(WireError, lambda: unpack(given, {}))
+
+
+@st.composite
+def wild_records(draw: st.DrawFn) -> RecordDict:
+    """A request or a reply with some of its records changed, or the bytes that carry it."""
+    score = Evaluation(3, 4, 0.5)
+    right = draw(
+        st.sampled_from(
+            [
+                Request("work", "run", "{}", 1, "float32", parcel()),
+                Reply(
+                    "a",
+                    "run",
+                    1,
+                    adapted=True,
+                    parcel=parcel(),
+                    health={"x": 1.0},
+                    evaluation=score,
+                ),
+            ]
+        )
+    ).content()
+    kind = draw(st.sampled_from(["word", "metric", "array", "bytes", "kinds"]))
+    if kind == "word":
+        word = draw(st.sampled_from(_WORDS))
+        right.config_records["words"][word] = draw(word_values)
+    elif kind == "metric":
+        name = draw(st.sampled_from(["health", "evaluation"]))
+        keys = st.sampled_from(["correct", "total", "confidence"]) | words
+        right.metric_records[name] = MetricRecord(draw(st.dictionaries(keys, metrics, max_size=3)))
+    elif kind == "array":
+        shape = draw(st.lists(st.integers(0, 2**62), max_size=3))
+        blob = Array(draw(words), tuple(shape), draw(words), draw(st.binary(max_size=40)))
+        right.array_records["tensors"] = ArrayRecord({draw(st.just("blob") | words): blob})
+    elif kind == "kinds":
+        right = RecordDict({draw(st.sampled_from(["words", "tensors"])): draw(_records)})
+    else:
+        content = recorddict_to_proto(right).SerializeToString()
+        return draw(changed_bytes(content).map(_parsed))
+    return right
+
+
+_records = st.builds(
+    ConfigRecord, st.dictionaries(st.sampled_from(_WORDS) | words, word_values, max_size=4)
+) | st.builds(MetricRecord, st.dictionaries(words, metrics, max_size=3))
+
+
+def _parsed(content: bytes) -> RecordDict:
+    """As Flower's own door makes of bytes; what it refuses never reaches ours."""
+    try:
+        return recorddict_from_proto(ProtoRecords.FromString(content))
+    except Exception:
+        return RecordDict()
+
+
+def a_message(place: Place, content: RecordDict) -> None:
+    """Read as a request and as a reply, or refused."""
+    fails_with(WireError, lambda: Request.read(content))
+    fails_with(WireError, lambda: Reply.read(content))
+
+
+@functools.cache
+def images() -> Path:
+    """A site's images."""
+    folder = Path(tempfile.mkdtemp(prefix="fedwca-site-"))
+    for number in range(4):
+        pixels = np.random.default_rng(number).integers(0, 255, (16, 16, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    return folder
+
+
+def plan(**other: Any) -> dict[str, Any]:
+    """Settings as a server sends them."""
+    right = Plan(
+        seed=0,
+        backbone="lenet",
+        bottleneck=8,
+        classifier="weight_norm",
+        stride_on="conv2",
+        classes=("a", "b"),
+        image_size=16,
+        transform=DIGITS,
+        method={"name": "fedavg"},
+        training={"epochs": 1, "batch_size": 4},
+    )
+    return {**right.model_dump(mode="json"), **other}
+
+
+_TRAINING = [key.partition(".")[2] for key in KEYS if key.startswith("training.")]
+
+
+@st.composite
+def wild_requests(draw: st.DrawFn) -> Request:
+    """From a server that means no good."""
+    told = plan()
+    part = draw(st.sampled_from([told, told["transform"], told["method"], told["training"]]))
+    names = list(part) if part is not told["training"] else [n for n in _TRAINING if n != "epochs"]
+    sizes = st.sampled_from(
+        [[0.0] * 3, [1e-320] * 3, [float("nan")] * 3, ["a"] * 70, "torchvision:os"]
+    )
+    part[draw(st.sampled_from(names))] = draw(values | numbers | sizes)
+    text = draw(st.just(json.dumps(told)) | st.sampled_from(["", "[]", "[" * 100_000, "null"]))
+    run = draw(
+        st.sampled_from(["run", "..", "../escaped", "/tmp/escaped", "a/b", "", "a\0b", "-x"])
+    )
+    kind = draw(st.sampled_from(["join", "work"]))
+    right = Request(kind, run, text, 0, "float32", _sent(told))
+    return replace(right, parcel=draw(wild_parcels())) if draw(st.booleans()) else right
+
+
+def _sent(told: dict[str, Any]) -> Parcel:
+    """The weights that a server sends in the first round; of the right plan, if this is none."""
+    try:
+        given = Plan.model_validate(told)
+        model, method = given.build_model(), given.build_method()
+    except (UserError, ValueError):
+        return _sent(plan())
+    state = method.init(clone(model.feature_state()))
+    head = {n: t for n, t in model.state_dict().items() if n.startswith("classifier.")}
+    records = {
+        "message": method.send(state, Client("a")),
+        "offered": Record({"": method.offered(state, Client("a"))}),
+        "classifier": Record({"": head}),
+    }
+    return pack(records)[0]
+
+
+def a_request(place: Place, request: Request) -> None:
+    """A site answers, or tells its problem; it never leaves its own folder."""
+    paths = SitePaths(images(), None, place.work / "cache")
+    home = place.work / "made" / "site"
+    before = place.listing()
+    with within_bounds():
+        reply = answer(Here("a", paths, home, threads=1), request, lambda text: None)
+    assert isinstance(reply, Reply)
+    reply.content()
+    assert place.listing() == before

@@ -1,0 +1,169 @@
+"""Run folders with every file damaged, swapped, or of somebody else's making."""
+
+import functools
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hypothesis import strategies as st
+
+import fedwca
+from fedwca.errors import UserError
+from fuzzing.configs import EVIL
+from fuzzing.door import Place, call, fails_with
+from fuzzing.weights import archive, numbers
+
+
+@functools.cache
+def finished() -> Path:
+    """A small finished run of two clients, beside its data; the folder of all."""
+    root = Path(tempfile.mkdtemp(prefix="fedwca-run-"))
+    (root / "data").mkdir()
+    for name in ("a", "b", "c"):
+        (root / "data" / f"{name}.npz").write_bytes(archive())
+    settings = (
+        *("data.benchmark=npz", "data.path=data", "data.source=a", "data.image_size=16"),
+        *("data.clients_per_domain=1", "model.bottleneck=8", "source.epochs=1", "run.workers=1"),
+        *("training.rounds=2", "training.epochs=1", "training.batch_size=4"),
+    )
+    said = call(root, "run", *(f"--set={text}" for text in settings))
+    assert said.code == 0, said.err
+    return root
+
+
+def files(run: Path) -> list[str]:
+    """All files of a run by their places in it, in one order."""
+    found = (path.relative_to(run) for path in run.rglob("*") if path.is_file())
+    return sorted(str(path) for path in found if path.name != ".lock")
+
+
+class Damage(NamedTuple):
+    """What is done to which file; `file` counts through them."""
+
+    file: int
+    kind: str
+    seed: Any
+
+
+_KINDS = [
+    "gone",
+    "empty",
+    "folder",
+    "link out",
+    "link to itself",
+    "endless",
+    "bytes",
+    "cut",
+    "deep",
+]
+_JSON = st.recursive(
+    numbers | st.floats() | st.sampled_from(EVIL) | st.none() | st.booleans(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from([*EVIL, "mean", "clients", "round"]), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+damages = (
+    st.builds(Damage, st.integers(0, 20), st.sampled_from(_KINDS), st.integers(0, 2**16))
+    | st.builds(Damage, st.integers(0, 20), st.just("changed"), st.randoms(use_true_random=False))
+    | st.builds(Damage, st.integers(0, 4), st.just("json"), st.tuples(st.integers(0, 500), _JSON))
+)
+
+
+def do(run: Path, damage: Damage) -> None:
+    """Damage a run."""
+    names = files(run)
+    if damage.kind == "json":
+        names = [name for name in names if name.endswith((".json", ".jsonl"))]
+    file = run / names[damage.file % len(names)]
+    content = file.read_bytes()
+    match damage.kind:
+        case "json":
+            _replace_value(file, *damage.seed)
+        case "changed":
+            changed = bytearray(content)
+            for _ in range(3):
+                place = damage.seed.randrange(min(len(changed), 3000))
+                changed[place] = damage.seed.randrange(256)
+            file.write_bytes(changed)
+        case "cut":
+            file.write_bytes(content[: damage.seed % len(content)])
+        case "bytes":
+            file.write_bytes(bytes([damage.seed % 256]) * 500)
+        case "deep":
+            file.write_bytes(b'{"round": 1, "settings": ' + b"[" * 100_000)
+        case "empty":
+            file.write_bytes(b"")
+        case _:
+            file.unlink()
+            _swap(file, damage.kind)
+
+
+def _swap(file: Path, kind: str) -> None:
+    if kind == "folder":
+        file.mkdir()
+    elif kind != "gone":
+        targets = {"link out": "../../../canary", "link to itself": file.name}
+        file.symlink_to(targets.get(kind, "/dev/zero"))
+
+
+def _replace_value(file: Path, place: int, value: Any) -> None:
+    """Put a value in place of one of a JSON file's own, or of one of its keys."""
+    whole = file.suffix == ".jsonl"
+    lines = file.read_text().splitlines() if whole else [file.read_text()]
+    number = place % len(lines)
+    content = json.loads(lines[number])
+    spots: list[tuple[Any, Any]] = []
+
+    def walk(part: Any) -> None:
+        pairs = part.items() if isinstance(part, dict) else enumerate(part)
+        for key, inner in list(pairs):
+            spots.append((part, key))
+            if isinstance(inner, dict | list):
+                walk(inner)
+
+    walk(content)
+    part, key = spots[place % len(spots)]
+    if isinstance(value, str) and isinstance(part, dict) and place % 2:
+        part[value] = part.pop(key)
+    else:
+        part[key] = value
+    lines[number] = json.dumps(content)
+    file.write_text("\n".join(lines) + "\n")
+
+
+def a_run_folder(place: Place, damage: Damage) -> None:
+    """Every command that reads a run copes with one that is damaged."""
+    for name in ("runs", "data", "made"):
+        shutil.rmtree(place.work / name, ignore_errors=True)
+    for name in ("runs", "data"):
+        shutil.copytree(finished() / name, place.work / name)
+    (run,) = (place.work / "runs").iterdir()
+    do(run, damage)
+    shown = str(Path("runs") / run.name)
+    place.fedwca("list")
+    place.fedwca("show", shown)
+    place.fedwca("compare")
+    place.fedwca("report", "-o", "made/report.html")
+    place.fedwca("report", shown, shown, "-o", "made/report.html")
+    place.fedwca("tensorboard", shown)
+    place.fedwca("export", shown)
+    place.fedwca("export", shown, "--client", "b", "-o", "made")
+    fails_with(UserError, lambda: _opened(run))
+    shutil.rmtree(run / "models", ignore_errors=True)
+    place.fedwca("resume", shown)
+
+
+def _opened(run: Path) -> None:
+    """All that the Python API tells of a run."""
+    opened = fedwca.open_run(run)
+    told = (opened.accuracy, opened.accuracies, opened.domains, opened.clusters, opened.weights)
+    assert repr(opened)
+    assert told is not None
+    assert isinstance(opened.records(), list)
+    assert opened.classes is not None
+    for client in opened.accuracies:
+        opened.model(client)

@@ -1,0 +1,65 @@
+"""What a worker process may be given to do, and how it may fail at it."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from fedwca.errors import UserError
+
+
+class OddJob(NamedTuple):
+    """Fails once for each trick, then succeeds.
+
+    Attributes:
+        diary: gets a line with the moment of every attempt.
+        tricks: how the first attempts fail.
+        seconds: how long the others take.
+    """
+
+    diary: Path
+    tricks: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+class StubbornError(Exception):
+    """Cannot be unpickled."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(one + two)
+
+
+def attempts(job: OddJob) -> list[float]:
+    return [float(line) for line in job.diary.read_text().splitlines()]
+
+
+def do(attempt: int, job: OddJob) -> tuple[int, float]:
+    with job.diary.open("a") as file:
+        file.write(f"{time.monotonic()}\n")
+    before = len(attempts(job)) - 1
+    if before < len(job.tricks):
+        play(job.tricks[before])
+    time.sleep(job.seconds)
+    return attempt, time.monotonic()
+
+
+def play(trick: str) -> None:
+    if trick == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif trick == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif trick == "exit":
+        os._exit(3)
+    elif trick == "memory":
+        raise MemoryError
+    elif trick == "allocate":
+        torch.empty(1 << 60, dtype=torch.uint8)
+    elif trick == "bug":
+        raise KeyError("a bug of ours")
+    elif trick == "mistake":
+        raise UserError("lower the setting", elsewhere="the same for others")
+    elif trick == "stubborn":
+        raise StubbornError("can", "not travel")

@@ -1,0 +1,224 @@
+"""Attacks on what lies on disks: damage, full disks, disks that turn read-only.
+
+    python torture/disks.py damaged|full|read_only FOLDER NUMBER
+
+is one attempt in a process of its own, whose disk can be made to fail.
+"""
+
+import contextlib
+import io
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parent.parent / "tests"))
+
+from attack import Attack, held
+from failing_disk import FULL, READ_ONLY, Disk, failing
+from tiny_run import command, finished, outcome, slowly, unbroken, untidy
+
+RUN = ("--method=local", "--set=data.clients_per_domain=1")
+STEP = 16  # an attempt tries every sixteenth write
+DAMAGES = 12  # in one attempt
+
+
+def _fedwca(words: list[str]) -> tuple[int, str]:
+    """The command in this very process: its exit code, and what it said."""
+    from fedwca.cli import main
+
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            main(words[3:])
+    except SystemExit as stop:
+        return int(str(stop.code)), said.getvalue()
+
+
+def _failing_from_any_write(folder: Path, number: int, error: int, sentence: str) -> int:
+    """The disk fails at one write, then at another, until a run is not hit any more."""
+    world, tried = folder.parent, 0
+    whole, healthy = unbroken(world, *RUN), number % STEP
+    while True:
+        place = folder / str(healthy)
+        words = command(world, place, *RUN)
+        disk = Disk(place, healthy, error)
+        with failing(disk):
+            code, said = _fedwca(words)
+        stopped = code == 2 and sentence in said and "Traceback" not in said
+        held(stopped or code == 0, f"write {healthy}: it ended with {code}: {said[-500:]}")
+        code, said = _fedwca(words)
+        held(code == 0, f"write {healthy}: it was not resumed: {said[-500:]}")
+        held(outcome(place) == outcome(whole), f"write {healthy}: the result is another one")
+        held(not untidy(place), f"write {healthy}: left behind: {untidy(place)}")
+        shutil.rmtree(place)
+        tried += 1
+        if disk.writes <= healthy:
+            return tried
+        healthy += STEP
+
+
+def full(folder: Path, number: int) -> int:
+    return _failing_from_any_write(folder, number, FULL, "the disk is full")
+
+
+def read_only(folder: Path, number: int) -> int:
+    return _failing_from_any_write(folder, number, READ_ONLY, "cannot write")
+
+
+def damaged(folder: Path, number: int) -> int:
+    """Something of an unfinished run is damaged; it goes on, or over, to the same result."""
+    whole, rng = unbroken(folder.parent, *RUN), random.Random(number)
+    for time_ in range(DAMAGES):
+        place = folder / str(time_)
+        shutil.copytree(whole, place)
+        (run,) = (place / "runs").iterdir()
+        (run / "result.json").unlink()
+        done = rng.choice(MISCHIEF)(run, rng)
+        code, said = _fedwca(command(folder.parent, place, *RUN))
+        held(code == 0, f"{done}: it was not resumed: {said[-500:]}")
+        held(outcome(place) == outcome(whole), f"{done}: the result is another one")
+        shutil.rmtree(place)
+    return DAMAGES
+
+
+def _file(run: Path, rng: random.Random) -> Path:
+    """A file that the run goes on from."""
+    newest = max(run.glob("checkpoint-*"))
+    return rng.choice(
+        [*sorted(newest.iterdir()), run / "results.jsonl", run / "source.safetensors"]
+    )
+
+
+def flip(run: Path, rng: random.Random) -> str:
+    path = _file(run, rng)
+    content = bytearray(path.read_bytes())
+    place = rng.randrange(len(content))
+    content[place] ^= 1 << rng.randrange(8)
+    path.write_bytes(content)
+    return f"byte {place} of {path.name} was flipped"
+
+
+def cut(run: Path, rng: random.Random) -> str:
+    path = _file(run, rng)
+    length = rng.randrange(path.stat().st_size)
+    os.truncate(path, length)
+    return f"{path.name} was cut to {length} bytes"
+
+
+def lose(run: Path, rng: random.Random) -> str:
+    path = _file(run, rng)
+    path.unlink()
+    return f"{path.name} was deleted"
+
+
+def grow_old(run: Path, rng: random.Random) -> str:
+    for path in run.glob("checkpoint-*"):
+        if rng.random() < 0.7:
+            shutil.rmtree(path)
+            path.with_suffix(".safetensors").write_bytes(rng.randbytes(1000))
+    return "checkpoints were of an older version"
+
+
+MISCHIEF: list[Callable[[Path, random.Random], str]] = [flip, flip, flip, cut, lose, grow_old]
+
+
+def _apart(kind: str) -> Callable[[Path, int], int]:
+    """An attempt in a process of its own; the reference is made beforehand, where all can be."""
+
+    def attempt(folder: Path, number: int) -> int:
+        unbroken(folder.parent, *RUN)
+        words = [sys.executable, __file__, kind, str(folder), str(number)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=900)
+        held(done.returncode == 0, done.stderr[-1500:])
+        return int(done.stdout)
+
+    return attempt
+
+
+def really_full_then_read_only(folder: Path, number: int) -> int:
+    """A small file system is filled, and then made read-only, at random moments of a run."""
+    more = ("--method=local", "--set=run.workers=2", "--set=training.rounds=12")
+    whole, rng = unbroken(folder.parent, *more), random.Random(number)
+    disk, ballast = folder / "disk", folder / "disk" / "ballast"
+    twin = folder / "twin"
+    disk.mkdir()
+    twin.mkdir()
+    words = command(folder.parent, disk, *more)
+    _mount("-t", "tmpfs", "-o", "size=24m", "tmpfs", disk)
+    try:
+        _stopped_while(words, rng, disk, "the disk is full", lambda: _fill(ballast))
+        ballast.unlink()
+        _mount("--bind", disk, twin)
+        _mount("-o", "remount,bind,ro", twin)
+        # Laid over it, since what is open for writing keeps a disk from being made read-only.
+        _stopped_while(words, rng, disk, "cannot write", lambda: _mount("--bind", twin, disk))
+        _unmount(disk)
+        finished(words)
+        held(outcome(disk) == outcome(whole), "the result is another one")
+        held(not untidy(disk), f"left behind: {untidy(disk)}")
+    finally:
+        for place in (disk, twin, disk):
+            _unmount(place)
+    return 2
+
+
+def _stopped_while(
+    words: list[str], rng: random.Random, disk: Path, sentence: str, happens: Callable[[], None]
+) -> None:
+    process = subprocess.Popen(
+        words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=slowly()
+    )
+    until = time.monotonic() + 120
+    while process.poll() is None and not list(disk.glob("runs/*/scratch/worker-*")):
+        held(time.monotonic() < until, "the run has not begun")
+        time.sleep(0.01)
+    time.sleep(rng.uniform(0, 0.5))
+    held(process.poll() is None, "the run ended too soon")
+    happens()
+    _, told = process.communicate(timeout=120)
+    held(process.returncode == 2, f"it ended with {process.returncode}: {told[-500:]}")
+    held(sentence in told and "Traceback" not in told, f"it said {told[-500:]}")
+
+
+def _fill(ballast: Path) -> None:
+    """Write until nothing fits any more, as other programs would."""
+    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+def _mount(*words: str | Path) -> None:
+    subprocess.run(["mount", *map(str, words)], check=True)
+
+
+def _unmount(place: Path) -> None:
+    if place.is_mount():
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def _can_mount() -> bool:
+    return shutil.which("mount") is not None and hasattr(os, "geteuid") and os.geteuid() == 0
+
+
+ATTACKS = [
+    Attack("checkpoint, results or source model damaged", _apart("damaged"), times=5),
+    Attack("disk full from any write on", _apart("full"), times=8),
+    Attack("disk read-only from any write on", _apart("read_only"), times=4),
+]
+if _can_mount():
+    ATTACKS.append(
+        Attack(
+            "small disk really filled and made read-only", really_full_then_read_only, 3, short=0
+        )
+    )
+
+
+if __name__ == "__main__":
+    kind, folder_, number_ = sys.argv[1:]
+    attempts = {"damaged": damaged, "full": full, "read_only": read_only}
+    print(attempts[kind](Path(folder_), int(number_)))

@@ -1,0 +1,83 @@
+"""A run that takes seconds, by the command line, and what must be the same after any mischief."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attack import held
+from fedwca.engines.records import load_records
+from fedwca.models import read_seal
+from tiny_settings import TINY
+
+__all__ = ["command", "finished", "outcome", "slowly", "unbroken", "untidy"]
+
+SLOW_DISK = Path(__file__).parent / "slow_disk"
+
+
+def command(world: Path, place: Path, *more: str) -> list[str]:
+    """`fedwca run` on the images of a world, with its runs and its cache in a place."""
+    folders = ["--runs", str(place / "runs"), "--cache", str(place / "cache")]
+    settings = [*TINY, "--set=source.epochs=1", f"--set=data.path={_images(world)}", *more]
+    return [sys.executable, "-m", "fedwca.cli", "run", *settings, *folders]
+
+
+def _images(world: Path) -> Path:
+    """Three domains of bright and dark squares."""
+    folder = world / "images"
+    if not folder.exists():
+        folder.mkdir()
+        for seed, name in enumerate(("clean", "dim", "noisy")):
+            rng = np.random.default_rng(seed)
+            labels = rng.permutation(np.arange(24) % 3)
+            images = rng.integers(0, 60 + 40 * seed, (24, 16, 16, 3))
+            images[np.arange(24), 4 * labels + 2, :, :] += 120
+            np.savez(folder / name, images=images.astype(np.uint8), labels=labels)
+    return folder
+
+
+def unbroken(world: Path, *more: str) -> Path:
+    """The same run without mischief, made once."""
+    place = world / "unbroken"
+    if not (place / "whole").exists():
+        finished(command(world, place, *more))
+        (place / "whole").touch()
+    return place
+
+
+def finished(words: list[str]) -> None:
+    """Let a command come to its end, which must be a good one."""
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    held(done.returncode == 0, f"it ended with {done.returncode}: {done.stderr[-500:]}")
+
+
+def outcome(place: Path) -> tuple[list[Any], list[dict[str, bytes]], str]:
+    """All that a run has come to but for the clock: results, every bit of models, the source."""
+    (run,) = (place / "runs").iterdir()
+    texts = [*(run / "results.jsonl").read_text().splitlines(), (run / "result.json").read_text()]
+    lines = [json.loads(text) for text in texts]
+    for line in lines:
+        line.pop("seconds", None)
+        line.pop("sha256", None)  # of the seconds too
+    models = []
+    for path in sorted(run.glob("checkpoint-*/*.safetensors")):
+        (record,) = load_records(path).values()
+        states = {**record.models, "": record.values}
+        found = {f"{m}/{n}": t.numpy().tobytes() for m, s in states.items() for n, t in s.items()}
+        models.append({"": f"{path.parent.name}/{path.name}".encode(), **found})
+    return lines, models, read_seal(run / "source.safetensors")
+
+
+def untidy(place: Path) -> list[str]:
+    """What should not lie in a place after a run: half-written files and scratch."""
+    found = [*place.rglob("*.tmp"), *place.rglob("scratch")]
+    return [str(path.relative_to(place)) for path in found]
+
+
+def slowly() -> dict[str, str]:
+    """The environment of a process whose disk is slow."""
+    return {**os.environ, "PYTHONPATH": str(SLOW_DISK)}

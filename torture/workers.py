@@ -1,0 +1,222 @@
+"""Attacks on the workers of a simulation, and Ctrl-C at any moment.
+
+A run that was disturbed must end in the same results and the same bits as one that was not.
+"""
+
+import os
+import random
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from attack import Attack, held
+from tiny_run import outcome, untidy
+
+__all__ = ["ATTACKS"]
+
+SETTINGS = {
+    "data.images_per_domain": 60,
+    "data.clients_per_domain": 1,
+    "source.epochs": 1,
+    "training.rounds": 4,
+    "training.epochs": 4,
+}
+# A worker that hangs is to be noticed within seconds here, not a minute.
+IMPATIENT = """
+import sys
+from fedwca.cli import main
+from fedwca.engines import worker
+worker._STILL = 5
+print("ready", flush=True)
+main(sys.argv[1:])
+"""
+PLAIN = """
+import sys
+from fedwca.cli import main
+print("ready", flush=True)
+main(sys.argv[1:])
+"""
+# What a run says when its imports, source training, start of workers, and rounds begin.
+PHASES = ("4 rounds", "ready", "round 0/", "training on", "round 2/")
+Wound = Callable[[int, random.Random], None]
+
+
+def _disturbed(wound: Wound, folder: Path, number: int) -> int:
+    """Two wounds to workers of one run, from their start on or in the middle of the rounds."""
+    moments = random.Random(number)
+    process = _started(folder, IMPATIENT, folder.parent / "cache")
+    wounds = 0
+    if number % 2 == 0:
+        _wait_for("round 0/", process, folder)
+    while wounds < 2 and process.poll() is None:
+        workers = _workers(process.pid)
+        time.sleep(moments.uniform(0, 1) if workers else 0.05)
+        if workers and process.poll() is None:
+            try:
+                wound(moments.choice(workers), moments)
+            except (ProcessLookupError, FileNotFoundError):
+                continue  # it had just ended
+            wounds += 1
+    _ended(process, folder)
+    held(wounds > 0, "there was no worker to attack")
+    _compare(folder)
+    return wounds
+
+
+def _killed(pid: int, moments: random.Random) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def _stopped(pid: int, moments: random.Random) -> None:
+    os.kill(pid, signal.SIGSTOP)
+
+
+def _starved(pid: int, moments: random.Random) -> None:
+    """From now on the worker gets little or no more memory than it has."""
+    has = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
+    more = moments.choice([0, 1, 4, 16]) << 20
+    resource.prlimit(pid, resource.RLIMIT_AS, (has + more, resource.RLIM_INFINITY))
+
+
+def _interrupted(folder: Path, number: int) -> None:
+    """Ctrl-C to all processes or one, pressed once or twice; then the same command again."""
+    moments = random.Random(number)
+    process = _started(folder, PLAIN, folder / "cache")
+    _wait_for(PHASES[number % len(PHASES)], process, folder)
+    time.sleep(moments.uniform(0, 1.5))
+    _press(process, moments)
+    _check_stopped(process, folder)
+    _ended(_started(folder, PLAIN, folder / "cache"), folder)
+    _compare(folder)
+
+
+def _press(process: "subprocess.Popen[bytes]", moments: random.Random) -> None:
+    began = time.monotonic()
+    send = moments.choice([os.kill, os.killpg])
+    for pause in moments.choice([(0.0,), (0.0, 0.05)]):
+        time.sleep(pause)
+        if process.poll() is None:
+            send(process.pid, signal.SIGINT)
+    # The tests may share their machine with anything.
+    limit = 10.0 if "PYTEST_CURRENT_TEST" in os.environ else 2.0
+    try:
+        process.wait(timeout=60)
+    finally:
+        process.kill()
+    seconds = time.monotonic() - began
+    held(seconds <= limit, f"it took {seconds:.1f} s from Ctrl-C to the end")
+
+
+def _check_stopped(process: "subprocess.Popen[bytes]", folder: Path) -> None:
+    said = (folder / "said.txt").read_text()
+    if process.returncode == 0:
+        return  # it was done already
+    held(process.returncode == 130, f"it ended with {process.returncode}: {said[-2000:]}")
+    begun = (folder / "runs").exists()  # else there may be nothing yet to go on with
+    told_so = "goes on from the last finished round" in said
+    held(told_so or not begun, f"it did not say how to go on: {said[-2000:]}")
+    held("Traceback" not in said, f"it showed a traceback: {said[-2000:]}")
+    _check_nobody_left(process.pid)
+    told = [int(rounds) for rounds in re.findall(r"round (\d+)/", said)]
+    kept = [int(path.name[-5:]) for path in folder.glob("runs/*/checkpoint-?????")]
+    held(max(kept, default=0) >= max(told, default=0), f"round {told} is not on the disk: {kept}")
+
+
+# --- runs --------------------------------------------------------------------------------------
+
+
+def _started(
+    folder: Path, program: str, cache: Path, workers: int = 2
+) -> "subprocess.Popen[bytes]":
+    """A run in a session of its own, about to begin; what it says goes into a file."""
+    chosen = {**SETTINGS, "run.workers": workers}
+    settings = [f"--set={name}={value}" for name, value in chosen.items()]
+    places = ["--runs", str(folder / "runs"), "--cache", str(cache)]
+    with (folder / "said.txt").open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, "run", *settings, *places],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            # A shell's background job ignores Ctrl-C, and would hand that down.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+    _wait_for("ready", process, folder)
+    return process
+
+
+def _wait_for(words: str, process: "subprocess.Popen[bytes]", folder: Path) -> None:
+    while process.poll() is None and words not in (folder / "said.txt").read_text():
+        time.sleep(0.01)
+
+
+def _ended(process: "subprocess.Popen[bytes]", folder: Path) -> None:
+    try:
+        code = process.wait(timeout=240)
+    finally:
+        process.kill()
+    said = (folder / "said.txt").read_text()
+    held(code == 0, f"the run ended with {code}: {said[-3000:]}")
+    _check_nobody_left(process.pid)
+
+
+def _workers(parent: int) -> list[int]:
+    """The worker processes of a run."""
+    return [
+        pid
+        for pid, fields in _processes().items()
+        if int(fields[1]) == parent and fields[0] != "Z" and "spawn_main" in _command(pid)
+    ]
+
+
+def _check_nobody_left(session: int) -> None:
+    for _ in range(100):
+        left = [pid for pid, f in _processes().items() if int(f[3]) == session and f[0] != "Z"]
+        if not left:
+            return
+        time.sleep(0.02)
+    held(False, f"processes are left: {[_command(pid) for pid in left]}")
+
+
+def _processes() -> dict[int, list[str]]:
+    """State, parent, group, session and more of every process."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            found[int(path.name)] = (path / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+    return found
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
+
+
+def _compare(folder: Path) -> None:
+    """With a run that nobody disturbed, by one worker, made once for all attempts."""
+    whole = folder.parent / "whole"
+    if not whole.exists():
+        making = folder.parent / "making"
+        making.mkdir()
+        _ended(_started(making, PLAIN, folder.parent / "cache", workers=1), making)
+        making.rename(whole)
+    held(outcome(folder) == outcome(whole), "other results or other bits than undisturbed")
+    held(not untidy(folder), f"it left {untidy(folder)}")
+
+
+ATTACKS = [
+    Attack("worker killed in its work (2 a run)", partial(_disturbed, _killed), times=10),
+    Attack("worker stopped by SIGSTOP (2 a run)", partial(_disturbed, _stopped), times=8),
+    Attack("worker out of memory (2 a run)", partial(_disturbed, _starved), times=10),
+    Attack("Ctrl-C at any moment, and resumed", _interrupted, times=16),
+]
