@@ -13,13 +13,17 @@ import torch
 from fedwca.core.params import State, distance
 from fedwca.data.domains import Benchmark
 from fedwca.deploy.server import check_deployable, deployed_name
+from fedwca.deploy.site_sums import SiteSums
+from fedwca.engines.base import Job
 from fedwca.engines.flower import FlowerEngine
 from fedwca.engines.flower_messages import Reply, Request
-from fedwca.engines.secure_sum import PublicKeys
+from fedwca.engines.records import load_records
+from fedwca.engines.secure_sum import PublicKeys, SumError
 from fedwca.engines.sums import means_of
 from fedwca.engines.wire import pack, unpack
+from fedwca.engines.withheld import as_tensor
 from fedwca.errors import UserError
-from fedwca.experiments.config import Experiment
+from fedwca.experiments.config import Experiment, resolve
 from fedwca.experiments.store import Checkpoint
 from fedwca.files import unseal
 from fedwca.methods.base import Client, Pooled, Record
@@ -337,3 +341,206 @@ def test_what_is_refused_before_a_run() -> None:
     whole = replace(experiment.method, clustering_layer="all")
     with pytest.raises(UserError, match="clustering_layer"):
         check_deployable(experiment.model_copy(update={"method": whole}))
+
+
+def test_robust_aggregation_is_refused_for_it_looks_at_single_models() -> None:
+    for method in ("fedavg", "fedwca"):
+        experiment = secured(method)
+        robust = replace(experiment.method, aggregation="median")
+        with pytest.raises(UserError, match='"median" compares: set it to "mean", or leave'):
+            check_deployable(experiment.model_copy(update={"method": robust}))
+        assert robust.in_clear(Record(), {}) is None
+
+
+# --- beside what is refused in clear --------------------------------------------------------------
+
+
+def changed(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Reply], Reply]:
+    def play(reply: Reply) -> Reply:
+        record = unpack(reply.parcel, {})[0]["reply"]
+        record.values[name] = change(record.values[name])
+        return replace(reply, parcel=pack({"reply": record})[0])
+
+    return play
+
+
+def one_more_scored(reply: Reply) -> Reply:
+    assert reply.evaluation is not None
+    return replace(reply, evaluation=replace(reply.evaluation, total=5))
+
+
+LAYER, COUNTER = "backbone.conv1.weight", "bottleneck.norm.num_batches_tracked"
+LIES: list[tuple[Callable[[Reply], Reply], str]] = [
+    (changed("samples", lambda count: count + 1), "it has learnt from 9 images, and told of 8"),
+    (one_more_scored, "it has scored 5 test images, and told of 4"),
+    (changed(f"shown/{LAYER}", lambda w: w + 1e6), f"{LAYER} of the model 'local' reaches 1e+06"),
+    (
+        changed(f"shown/{LAYER}", lambda w: w * torch.nan),
+        f"the value 'shown/{LAYER}' is not finite",
+    ),
+    (changed(f"shown/{COUNTER}", lambda n: -n), f"{COUNTER} of the model 'local' is negative"),
+    (changed("key/mask", lambda key: key + 1), "its keys for the sum cannot be used"),
+]
+
+
+def lying_once(honest: Program, lie: Callable[[Reply], Reply]) -> Program:
+    lies = iter([lie])
+
+    def answer(request: Request) -> Reply:
+        reply = honest(request)
+        return next(lies, lambda right: right)(reply) if request.kind == "work" else reply
+
+    return answer
+
+
+def test_what_is_in_clear_is_refused_as_ever_and_sites_may_mend_it(world: World) -> None:
+    for site, (lie, _) in zip(SITES, LIES, strict=False):
+        world.programs[site] = lying_once(world.programs[site], lie)
+    (made,), told = world.run(secured("fedwca", least=2, rounds=1))
+    for site, (_, reason) in zip(SITES, LIES, strict=False):
+        (refusal,) = told.lines[0]["refused"][site]
+        assert refusal.startswith(reason)
+        assert told.sites[site]["refused"] == 1
+    assert len(told.lines[0]["refused"]) == len(LIES)
+    assert sum(name.startswith("cluster_of/") for name in made.state.values) == len(SITES)
+
+
+def test_a_spoilt_sum_is_noticed_though_not_by_whom(world: World) -> None:
+    honest = world.programs["dim-b"]
+
+    def answer(request: Request) -> Reply:
+        reply = honest(request)
+        if request.kind != "mask":
+            return reply
+        vector = unpack(reply.parcel, {})[0]["letter"].values["masked"]
+        spoilt = Record({}, {"masked": vector + 2**61})
+        return replace(reply, parcel=pack({"letter": spoilt})[0])
+
+    world.programs["dim-b"] = answer
+    (made,), told = world.run(secured("fedavg", rounds=1))
+    assert distance(made.state.models["global"], world.new_model().feature_state()) == 0
+    assert any(
+        "no sum over" in note and "of the model 'mean' reaches" in note for note in told.notes
+    )
+
+
+def test_a_step_of_another_form_is_refused_and_counted(world: World) -> None:
+    honest = world.programs["dim-b"]
+
+    def answer(request: Request) -> Reply:
+        reply = honest(request)
+        if request.kind != "mask":
+            return reply
+        short = Record({}, {"masked": torch.zeros(3, dtype=torch.int64)})
+        return replace(reply, parcel=pack({"letter": short})[0])
+
+    world.programs["dim-b"] = answer
+    _, told = world.run(secured("fedavg", rounds=1))
+    assert told.sites["dim-b"]["refused"] == 1
+    assert "no vector of the model's length" in told.sites["dim-b"]["problem"]
+    assert any(note.endswith("lacks dim-b") for note in told.notes)
+
+
+def test_one_mean_for_each_group_is_in_memory_and_nothing_in_files(world: World) -> None:
+    experiment = secured("fedwca", least=2, rounds=1)
+    engine, _ = world.engine(experiment)
+    method, clients = experiment.method, engine.clients()
+    state = method.init(world.new_model().feature_state())
+    jobs = {c: Job(method.send(state, c), method.offered(state, c), Record()) for c in clients}
+    exchanged = engine.exchange(0, jobs)
+    assert exchanged.sums is not None
+    means = exchanged.sums({c: Pooled(n % 2, 1) for n, c in enumerate(clients)}).means
+    assert len(means) == len(SITES)
+    assert len({id(mean) for mean in means.values()}) == 2
+    assert not list(engine._scratch.iterdir())
+    engine.close()
+
+
+# --- with [privacy] on ----------------------------------------------------------------------------
+
+
+def private(method: dict[str, Any]) -> Experiment:
+    return resolve(
+        {
+            "data": {"benchmark": "npz", "source": "clean", "image_size": 16, "path": "/nowhere"},
+            "model": {"bottleneck": 16},
+            "method": method,
+            "training": {"rounds": 1, "epochs": 1, "lr": 0.01, "batch_size": 16},
+            "privacy": {"clip": 0.5, "noise_multiplier": 1.0},
+            "deploy": {"secure_aggregation": True, "least_summed": 2},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"name": "fedavg", "mean": "plain"},
+        {"name": "fedwca", "cluster_weights": "one_equal"},
+    ],
+)
+def test_with_privacy_on_sums_are_of_noised_models_and_nothing_else_is_told(
+    world: World, method: dict[str, Any]
+) -> None:
+    experiment = private(method)
+    (made,), told = world.run(experiment)
+    said = {
+        site: load_records(world.folder / "home" / site / "run-1" / "released.safetensors")
+        for site in SITES
+    }
+    models = {site: records["reply"].models["local"] for site, records in said.items()}
+    assert all("drops" not in note and "failed" not in note for note in told.notes)
+    for site, request, reply in world.came:
+        assert (reply.images, reply.evaluation, reply.health) == (0, None, {})
+        if request.kind == "work" and request.round == 0:
+            came = unpack(request.parcel, {})[1]
+            values = unpack(reply.parcel, came)[0]["reply"].values
+            shown = {n.removeprefix("shown/"): v for n, v in values.items() if "shown/" in n}
+            assert values.keys() - {f"shown/{n}" for n in shown} == {
+                *("samples", "key/mask", "key/share")
+            }
+            assert int(values["samples"]) == 1
+            assert all(torch.equal(models[site][name], part) for name, part in shown.items())
+    homes = {site: int(made.state.values.get(f"cluster_of/{site}", 0)) for site in SITES}
+    for number in set(homes.values()):
+        wanted = mean([models[site] for site, home in homes.items() if home == number])
+        name = "global" if method["name"] == "fedavg" else f"cluster/{number}"
+        assert distance(wanted, made.state.models[name]) <= 2.0**-20
+
+
+def test_a_private_site_that_is_asked_again_sums_the_model_that_it_has_noised(world: World) -> None:
+    experiment = private({"name": "fedavg", "mean": "plain"})
+    (first,), _ = world.run(experiment)
+    world.start()
+    (again,), told = world.run(experiment)
+    assert distance(first.state.models["global"], again.state.models["global"]) == 0
+    assert all("drops" not in note for note in told.notes)
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+def test_a_site_that_no_longer_knows_its_sums_takes_part_in_none(tmp_path: Path) -> None:
+    sites = {name: SiteSums(tmp_path / name, name) for name in "abc"}
+    for name in sites:
+        (tmp_path / name).mkdir()
+    keys = {name: sums.begin(4, {"w": torch.ones(3)}) for name, sums in sites.items()}
+    values = {
+        f"{kind}/{name}": as_tensor(key)
+        for name, public in keys.items()
+        for kind, key in public._asdict().items()
+    }
+    (tmp_path / "b" / "sums.json").write_text('{"3": {"members": ["a", "b"]}}')
+    with pytest.raises(SumError, match="no longer knows with whom it was summed"):
+        sites["b"].take("share", 4, Record({}, values), 2)
+    boxes = sites["a"].take("share", 4, Record({}, values), 2).values
+    assert boxes.keys() == {"b", "c"}
+    kept = tmp_path / "c" / "sum" / "secret.json"
+    kept.write_text(kept.read_text().replace('"round": 4', '"round": 5'))
+    with pytest.raises(SumError, match="not at the step 'share'"):
+        sites["c"].take("share", 5, Record({}, values), 2)
+    model = tmp_path / "a" / "sum" / "local.safetensors"
+    model.write_bytes(model.read_bytes()[:-1] + b"\x01")
+    counts = {"weight": torch.tensor(1), "total": torch.tensor(3)}
+    with pytest.raises(SumError, match="kept to be summed is damaged"):
+        sites["a"].take("mask", 4, Record({}, counts), 2)
