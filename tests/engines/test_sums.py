@@ -112,7 +112,7 @@ class World:
 def world(
     tmp_path: Path, tiny_benchmark: Benchmark, new_model: NewModel, monkeypatch: pytest.MonkeyPatch
 ) -> World:
-    monkeypatch.setattr("fedwca.engines.flower._POLL", 0.01)
+    monkeypatch.setattr("fedwca.engines.flower_sites._POLL", 0.01)
     return World(tmp_path, tiny_benchmark, new_model)
 
 

@@ -7,7 +7,10 @@ from typing import Any
 
 from fedwca.core.params import clone
 from fedwca.deploy.plan import Plan, plan_of
-from fedwca.engines.flower import FlowerEngine, Grid, Rules, SiteFacts, Task
+from fedwca.engines.flower import FlowerEngine, Rules
+from fedwca.engines.flower_post import Grid
+from fedwca.engines.flower_sites import SiteFacts
+from fedwca.engines.flower_task import Task
 from fedwca.errors import UserError
 from fedwca.experiments.config import Experiment
 from fedwca.experiments.privacy import announce, guarantee
