@@ -14,7 +14,7 @@ from fedwca.core.params import State, distance
 from fedwca.data.domains import Benchmark
 from fedwca.deploy.server import check_deployable, deployed_name
 from fedwca.deploy.site_sums import SiteSums
-from fedwca.engines.base import Job
+from fedwca.engines.base import Exchanged, Job
 from fedwca.engines.flower import FlowerEngine
 from fedwca.engines.flower_messages import Reply, Request
 from fedwca.engines.records import load_records
@@ -26,7 +26,7 @@ from fedwca.errors import UserError
 from fedwca.experiments.config import Experiment, resolve
 from fedwca.experiments.store import Checkpoint
 from fedwca.files import unseal
-from fedwca.methods.base import Client, Pooled, Record
+from fedwca.methods.base import Client, Method, Pooled, Record
 from fedwca.models import DomainModel
 from mischief import Program
 from sites import QUICK, FakeGrid, Told, engine_for, run_rounds, settings, site_program
@@ -441,18 +441,47 @@ def test_a_step_of_another_form_is_refused_and_counted(world: World) -> None:
     assert any(note.endswith("lacks dim-b") for note in told.notes)
 
 
+def exchange(engine: FlowerEngine, world: World, method: Method) -> tuple[list[Client], Exchanged]:
+    clients, state = engine.clients(), method.init(world.new_model().feature_state())
+    jobs = {c: Job(method.send(state, c), method.offered(state, c), Record()) for c in clients}
+    return clients, engine.exchange(0, jobs)
+
+
 def test_one_mean_for_each_group_is_in_memory_and_nothing_in_files(world: World) -> None:
     experiment = secured("fedwca", least=2, rounds=1)
     engine, _ = world.engine(experiment)
-    method, clients = experiment.method, engine.clients()
-    state = method.init(world.new_model().feature_state())
-    jobs = {c: Job(method.send(state, c), method.offered(state, c), Record()) for c in clients}
-    exchanged = engine.exchange(0, jobs)
+    clients, exchanged = exchange(engine, world, experiment.method)
     assert exchanged.sums is not None
     means = exchanged.sums({c: Pooled(n % 2, 1) for n, c in enumerate(clients)}).means
     assert len(means) == len(SITES)
     assert len({id(mean) for mean in means.values()}) == 2
     assert not list(engine._scratch.iterdir())
+    engine.close()
+
+
+def test_a_step_that_is_answered_too_late_is_left_aside(world: World) -> None:
+    experiment, node = secured("fedavg", rounds=1), SITES.index("dim-b")
+    engine, told = world.engine(experiment)
+    clients, exchanged = exchange(engine, world, experiment.method)
+
+    def before(site: str, act: Callable[[], object]) -> None:
+        honest = world.programs[site]
+
+        def answer(request: Request) -> Reply:
+            if request.kind == "mask":
+                act()
+            return honest(request)
+
+        world.programs[site] = answer
+
+    before("dim-a", lambda: world.grid.asleep.add(node))  # sites are asked in this order
+    before("noisy-d", lambda: world.grid.sites.pop(node))
+    assert exchanged.sums is not None
+    means = exchanged.sums({client: Pooled(0, 1) for client in clients}).means
+    assert {client.name for client in means} == set(SITES) - {"dim-b"}
+    world.grid.lose(node)  # Flower says so in place of an answer
+    engine._sites.look()
+    assert "dim-b has answered round 0 too late" in told.notes
     engine.close()
 
 
