@@ -37,10 +37,11 @@ from memory import in_a_process, memory, watched_children
 from sites import engine_for, run_rounds, settings
 
 IMAGES, SIDE, ROUNDS, DOMAINS = 8, 16, 3, 4
-# What one more client may take at the server: its images, and as much again as it takes to know
-# of it: name, rows, label, α and β, its line of results, the letter on its way.
-A_CLIENT = (IMAGES * SIDE * SIDE * 3 + 26_000) / 2**20
-A_WORKER = (IMAGES * SIDE * SIDE * 3 + 10_000) / 2**20
+# What one more client may take: its images, and what it takes to know of it: name, rows, labels, α
+# and β, its line of results, the letter on its way. From 32 to 512 clients it was 29 KiB at the
+# server and 17 KiB at a worker.
+A_CLIENT = (IMAGES * SIDE * SIDE * 3 + 42_000) / 2**20
+A_WORKER = (IMAGES * SIDE * SIDE * 3 + 18_000) / 2**20
 REPLY = 50_000_000  # bytes
 MODELS = 12  # so many models the server may hold beside its program, whatever the number of sites
 FEW = 32

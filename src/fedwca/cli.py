@@ -391,6 +391,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         code = _complain(str(error))
     except StoppedError as stop:
         code = _complain(str(stop), stop.code)
+        if stop.at_once:  # to take down Python and torch may take seconds on a busy machine
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
     except BrokenPipeError:  # the reader has seen enough, as in `fedwca list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0

@@ -13,11 +13,14 @@ _DEAF = 2.0  # seconds that stopping may take
 
 
 class StoppedError(Exception):
-    """The user has stopped the command; the code is what a shell would tell of the signal."""
+    """The user has stopped the command; the code is what a shell would tell of the signal.
 
-    def __init__(self, sentence: str, number: int) -> None:
+    `at_once`: by a signal, so that the process is to end without delay.
+    """
+
+    def __init__(self, sentence: str, number: int, at_once: bool) -> None:
         super().__init__(sentence)
-        self.code = 128 + number
+        self.code, self.at_once = 128 + number, at_once
 
 
 @contextmanager
@@ -44,7 +47,8 @@ def stoppable(sentence: str) -> Iterator[None]:
     except BaseException as error:
         # A library may have made something else of the interrupt.
         if asked or isinstance(error, KeyboardInterrupt):
-            raise StoppedError(sentence, asked[0][0] if asked else signal.SIGINT) from None
+            first = asked[0][0] if asked else signal.SIGINT
+            raise StoppedError(sentence, first, bool(asked)) from None
         raise
     finally:
         for number, handler in before.items():

@@ -1,7 +1,9 @@
 """What a hostile server or a hostile site may send: any record, any settings, any bytes."""
 
+import atexit
 import functools
 import json
+import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -138,6 +140,7 @@ def a_message(place: Place, content: RecordDict) -> None:
 def images() -> Path:
     """A site's images."""
     folder = Path(tempfile.mkdtemp(prefix="fedwca-site-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for number in range(4):
         pixels = np.random.default_rng(number).integers(0, 255, (16, 16, 3), np.uint8)
         Image.fromarray(pixels).save(folder / f"{number}.png")

@@ -1,5 +1,6 @@
 """Run folders with every file damaged, swapped, or of somebody else's making."""
 
+import atexit
 import functools
 import json
 import shutil
@@ -20,6 +21,7 @@ from fuzzing.weights import archive, numbers
 def finished() -> Path:
     """A small finished run of two clients, beside its data; the folder of all."""
     root = Path(tempfile.mkdtemp(prefix="fedwca-run-"))
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
     (root / "data").mkdir()
     for name in ("a", "b", "c"):
         (root / "data" / f"{name}.npz").write_bytes(archive())

@@ -72,7 +72,9 @@ class FedAMP(Method):
         memory: Record,
         rng: torch.Generator,
     ) -> Adapted:
-        start = memory.models.get("own") or message.models["source"]
+        # A site whose disk was lost after its first round has nothing but the cloud model.
+        models = message.models
+        start = memory.models.get("own") or models.get("source") or models["cloud"]
         weights, health = adapt_from(
             *(start, model, images, message, memory, rng, self.training, self.fixed_labels),
             lambda: self._objective(model, message.models.get("cloud")),
