@@ -19,8 +19,10 @@ from fedwca.data.images import ClientData
 from fedwca.data.site_images import SitePaths, site_images
 from fedwca.deploy.plan import Plan, plan_of
 from fedwca.deploy.site import Here, answer
-from fedwca.engines.flower import FlowerEngine, Rules, SiteFacts, Task
+from fedwca.engines.flower import FlowerEngine, Rules
 from fedwca.engines.flower_messages import Reply, Request
+from fedwca.engines.flower_sites import SiteFacts
+from fedwca.engines.flower_task import Task
 from fedwca.engines.wire import Wire
 from fedwca.experiments.config import Experiment, resolve
 from fedwca.experiments.runner import federate
@@ -183,6 +185,7 @@ def engine_for(
         classifier={n: t for n, t in state.items() if n.startswith("classifier.")},
         sizes=plan.sizes(model),
         wire=wire,
+        least_summed=plan.least_summed,
         private=experiment.privacy.on,
     )
     engine = FlowerEngine(

@@ -49,7 +49,7 @@ def run(
     change(grid)
     model = new_model()
     engine, told = engine_for(grid, experiment, model, CLASSES, dict.fromkeys(programs, ""))
-    with _POLLING, mock.patch("fedwca.engines.flower._POLL", 0.001):
+    with _POLLING, mock.patch("fedwca.engines.flower_sites._POLL", 0.001):
         kept = run_rounds(engine, experiment.method, dict(model.feature_state()), told)
     return kept, told
 

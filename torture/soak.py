@@ -28,7 +28,7 @@ sys.path.append(str(Path(__file__).parent.parent / "tests"))
 import numpy as np
 import torch
 
-import fedwca.engines.flower as flower
+import fedwca.engines.flower_sites as flower_sites
 from attack import Attack, LostError, held
 from faulty_grid import FaultyGrid
 from fedwca.core.params import clone
@@ -167,7 +167,7 @@ class Deployment:
 
 
 def soak(minutes: float, seed: int) -> dict[str, Any]:
-    flower._POLL = 0.02
+    flower_sites._POLL = 0.02
     chance, faults = random.Random(seed), Counter[str]()
     samples: list[tuple[float, Held]] = []
     began, rounds, spells = time.monotonic(), 0, 0

@@ -30,6 +30,7 @@ __all__ = [
     "unseal",
     "write_atomically",
     "write_json",
+    "write_private",
 ]
 
 SEAL = "sha256"  # the entry that holds a digest of all the others
@@ -75,6 +76,13 @@ def _is_alive(process: int) -> bool:
 def write_json(path: Path, content: dict[str, Any], *, durable: bool = True) -> None:
     """Write a JSON file, whole or not at all."""
     write_atomically(path, json.dumps(content, indent=1).encode(), durable=durable)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file for the owner's eyes only, from its first byte on."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
 
 
 @contextmanager

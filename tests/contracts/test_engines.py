@@ -34,7 +34,7 @@ def test_sites_and_simulator_agree(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fedwca.engines.flower._POLL", 0.02)
+    monkeypatch.setattr("fedwca.engines.flower_sites._POLL", 0.02)
     experiment = settings(name)
     method, classes = experiment.method, tiny_benchmark.classes
     names = write_images(tmp_path, tiny_benchmark)

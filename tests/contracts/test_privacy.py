@@ -116,7 +116,7 @@ def test_a_site_tells_what_is_declared_and_nothing_of_names_labels_and_pixels(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fedwca.engines.flower._POLL", 0.01)
+    monkeypatch.setattr("fedwca.engines.flower_sites._POLL", 0.01)
     experiment = settings(name, rounds=2)
     # Two worlds with the same pixels: all names of files are others, all training labels too.
     right, wrong = tmp_path / "secret-place", tmp_path / "elsewhere"
@@ -272,7 +272,7 @@ def test_with_privacy_on_one_noised_model_leaves_and_nothing_else(
         with pytest.raises(UserError, match=f"clients of {name} also tell"):
             private(name)
         return
-    monkeypatch.setattr("fedwca.engines.flower._POLL", 0.01)
+    monkeypatch.setattr("fedwca.engines.flower_sites._POLL", 0.01)
     experiment = private(name)
     write_sites(tmp_path, tiny_benchmark, lambda row, label: "")
     grid = over_the_wire(experiment, tmp_path, new_model(), tiny_benchmark, asked_twice)

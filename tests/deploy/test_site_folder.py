@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from fedwca.deploy.site import SiteFolder
+from fedwca.deploy.site_folder import SiteFolder
 from fedwca.engines.wire import pack
 from fedwca.methods import Record
 

@@ -72,7 +72,7 @@ def world(
     new_model: NewModel,
     monkeypatch: pytest.MonkeyPatch,
 ) -> World:
-    monkeypatch.setattr("fedwca.engines.flower._POLL", 0.02)
+    monkeypatch.setattr("fedwca.engines.flower_sites._POLL", 0.02)
     return World(tmp_path, tiny_benchmark, new_model)
 
 
@@ -399,7 +399,7 @@ def test_replies_lie_in_files_that_are_gone_at_the_end(world: World) -> None:
 
 
 def test_few_replies_are_asked_for_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedwca.engines.flower._AT_ONCE", 1)
+    monkeypatch.setattr("fedwca.engines.flower_post._AT_ONCE", 1)
     pull, asked = world.grid.pull_messages, list[int]()
     monkeypatch.setattr(
         world.grid, "pull_messages", lambda numbers: asked.append(len(numbers)) or pull(numbers)

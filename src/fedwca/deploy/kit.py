@@ -6,7 +6,6 @@ deployment/sites/SITE/    site.toml, ca.crt, site.key, start.sh, a systemd unit
 
 import ipaddress
 import json
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from fedwca.deploy.certificates import (
     site_keys,
 )
 from fedwca.errors import UserError
-from fedwca.files import write_atomically
+from fedwca.files import write_atomically, write_private
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -170,9 +169,7 @@ def _write_site(folder: Path, site: str, kit: ServerKit) -> None:
 
 
 def _write_pair(private: Path, public: Path, pair: Pair) -> None:
-    descriptor = os.open(private, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(pair.private)
+    write_private(private, pair.private)
     write_atomically(public, pair.public)
 
 

@@ -34,6 +34,7 @@ class Plan(BaseModel):
     method: dict[str, Any]
     training: dict[str, Any]
     privacy: Privacy
+    least_summed: int = Field(0, ge=0)  # 0: models are sent as they are
 
     def build_method(self) -> Method:
         """The method with its settings, checked as those of a config file are."""
@@ -93,6 +94,7 @@ def plan_of(experiment: Experiment, classes: tuple[str, ...], transform: Transfo
         method=settings["method"],
         training=settings["training"],
         privacy=experiment.privacy,
+        least_summed=experiment.deploy.least_summed if experiment.deploy.secure_aggregation else 0,
     )
 
 

@@ -7,7 +7,10 @@ from typing import Any
 
 from fedwca.core.params import clone
 from fedwca.deploy.plan import Plan, plan_of
-from fedwca.engines.flower import FlowerEngine, Grid, Rules, SiteFacts, Task
+from fedwca.engines.flower import FlowerEngine, Rules
+from fedwca.engines.flower_post import Grid
+from fedwca.engines.flower_sites import SiteFacts
+from fedwca.engines.flower_task import Task
 from fedwca.errors import UserError
 from fedwca.experiments.config import Experiment
 from fedwca.experiments.privacy import announce, guarantee
@@ -16,6 +19,7 @@ from fedwca.experiments.runner import digests_of, federate_into, load_data, rand
 from fedwca.experiments.source import blank_model, check_source, source_model
 from fedwca.experiments.store import SOURCE, RunFolder
 from fedwca.files import write_json
+from fedwca.methods.base import Record
 from fedwca.models import DomainModel
 
 __all__ = ["check_deployable", "deployed_name", "serve"]
@@ -27,7 +31,8 @@ SITES = "sites.json"
 def deployed_name(experiment: Experiment) -> str:
     """Name of a deployed run's folder."""
     halved = "-half" if experiment.deploy.wire == "float16" else ""
-    return f"deployed-{experiment.name}{halved}"
+    secure = "-secure" if experiment.deploy.secure_aggregation else ""
+    return f"deployed-{experiment.name}{halved}{secure}"
 
 
 def check_deployable(experiment: Experiment) -> None:
@@ -37,11 +42,29 @@ def check_deployable(experiment: Experiment) -> None:
             'method.clustering = "domain" needs the true domains, which only a simulation knows: '
             'set it to "finch"'
         )
+    if experiment.deploy.secure_aggregation:
+        _check_summable(experiment)
     guarantee(experiment.privacy, experiment.method.rounds)  # its library may not be there
     if experiment.data.path is not None and experiment.data.benchmark == "images":
         raise UserError(
             "data.path is for simulations: sites have their own images; leave it out, and give the "
             "source model as source.weights, or labeled source images as data.source_path"
+        )
+
+
+def _check_summable(experiment: Experiment) -> None:
+    """Refuse what cannot be had of sums alone."""
+    method = experiment.method
+    if getattr(method, "aggregation", "mean") != "mean":
+        raise UserError(
+            "deploy.secure_aggregation gives the server means and no single model, which "
+            f'method.aggregation = "{method.aggregation}" compares: set it to "mean", or leave '
+            "deploy.secure_aggregation out"
+        )
+    if method.in_clear(Record(), {}) is None:
+        raise UserError(
+            f"the server of this {experiment.method_name} needs every site's whole model: leave "
+            "deploy.secure_aggregation out, or choose fedavg, or fedwca with a clustering_layer"
         )
 
 
@@ -59,10 +82,9 @@ def serve(
     if RunFolder(path).done:
         return RunFolder(path)
     benchmark = load_data(experiment, cache, tell.note, elsewhere=True)
-    wire = {"deploy": {"wire": experiment.deploy.wire}}
     identity = {
         **experiment.identity(),
-        **wire,
+        "deploy": _deployed_identity(experiment),
         "digests": digests_of(experiment, benchmark),
     }
     for warning in (*benchmark.warnings, *random_start(experiment)):
@@ -97,6 +119,13 @@ def serve(
     return folder
 
 
+def _deployed_identity(experiment: Experiment) -> dict[str, Any]:
+    """What of a deployment changes results."""
+    deploy = experiment.deploy
+    secure = {"least_summed": deploy.least_summed} if deploy.secure_aggregation else {}
+    return {"wire": deploy.wire, **secure}
+
+
 def _task(experiment: Experiment, model: DomainModel, plan: Plan) -> Task:
     state = clone(model.state_dict())
     return Task(
@@ -108,11 +137,14 @@ def _task(experiment: Experiment, model: DomainModel, plan: Plan) -> Task:
         sizes=plan.sizes(model),
         wire=experiment.deploy.wire,
         private=experiment.privacy.on,
+        least_summed=plan.least_summed,
     )
 
 
 def _rules(experiment: Experiment) -> Rules:
-    return Rules(**experiment.deploy.model_dump(exclude={"wire"}))
+    return Rules(
+        **experiment.deploy.model_dump(exclude={"wire", "secure_aggregation", "least_summed"})
+    )
 
 
 def _watcher(folder: RunFolder) -> Callable[[dict[str, SiteFacts]], None]:

@@ -1,22 +1,20 @@
 """A site's half of a deployed run: its own images, its own memory, and the work of a round."""
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-import safetensors.torch
 import torch
-from filelock import FileLock
 
 from fedwca.core.params import State
 from fedwca.data.images import ClientData
 from fedwca.data.site_images import SitePaths, site_images
 from fedwca.deploy.plan import Plan, read_plan
-from fedwca.deploy.releases import Releases
+from fedwca.deploy.site_folder import SiteFolder
+from fedwca.deploy.site_sums import SiteSums
 from fedwca.engines.base import Answer, Job
 from fedwca.engines.flower_messages import Reply, Request
-from fedwca.engines.records import load_records, save_records
+from fedwca.engines.secure_sum import SumError
 from fedwca.engines.site import Site, threads
 from fedwca.engines.wire import (
     MissingError,
@@ -26,21 +24,18 @@ from fedwca.engines.wire import (
     check_reply,
     check_state,
     pack,
-    read_tensors,
     unpack,
 )
+from fedwca.engines.withheld import shown_of, withheld
 from fedwca.errors import UserError, disk_sentence
-from fedwca.files import write_atomically
 from fedwca.machine import cores, keep_freed_memory
 from fedwca.methods.base import Adapted, Method, Record
 from fedwca.models import DomainModel, save_described
-from fedwca.notes import Note, silent
+from fedwca.notes import Note
 
-__all__ = ["IN_ITS_LOG", "Here", "SiteFolder", "answer"]
+__all__ = ["IN_ITS_LOG", "Here", "answer"]
 
 IN_ITS_LOG = "it cannot do its work; its own supernode.log says why"  # no path leaves a site
-_KEPT = 2  # memories: the server may go back by a round
-_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
 
 
 class Here(NamedTuple):
@@ -69,6 +64,8 @@ def answer(here: Here, request: Request, note: Note) -> Reply:
 def _answer(here: Here, request: Request, note: Note) -> Reply:
     try:
         plan = read_plan(request.plan)
+        if request.kind in ("share", "mask", "unmask"):
+            return _sum(here, plan, request, note)
         images = _images(here, plan, note)
         if request.kind == "join":
             if plan.privacy.on:  # how many images there are is of the images too
@@ -89,12 +86,27 @@ def _answer(here: Here, request: Request, note: Note) -> Reply:
         return Reply(here.site, problem=IN_ITS_LOG)
 
 
+def _sum(here: Here, plan: Plan, request: Request, note: Note) -> Reply:
+    """A step of a secure sum, after the round's work."""
+    folder = SiteFolder(here.home, request.run, note)
+    records, _ = unpack(request.parcel, {})
+    letter = records.get("letter", Record())
+    with folder.lock():
+        try:
+            done = SiteSums(folder.path, here.site).take(
+                request.kind, request.round, letter, plan.least_summed
+            )
+        except SumError as error:
+            raise WireError(str(error)) from None
+    return Reply(here.site, parcel=pack({"letter": done})[0])
+
+
 def _images(here: Here, plan: Plan, note: Note) -> ClientData:
     return site_images(here.site, here.paths, plan.classes, plan.image_size, plan.transform, note)
 
 
 def _work(
-    here: Here, plan: Plan, images: ClientData, folder: "SiteFolder", request: Request
+    here: Here, plan: Plan, images: ClientData, folder: SiteFolder, request: Request
 ) -> Reply:
     model, method = plan.build_model(here.device), plan.build_method()
     try:
@@ -115,8 +127,7 @@ def _work(
     if adapted is not None and job.message is not None:
         check_reply(adapted.reply, method.replies(job.message), *checks)
         folder.keep_memory(request.round, adapted.memory)
-        if plan.privacy.on:
-            folder.releases(method).keep(request, adapted.reply)
+        adapted = _leaving(here, plan, folder, request, job.message, adapted)
     # Scores are of the images, and no noise is added to them.
     leaves = Answer(adapted, None if plan.privacy.on else evaluation)
     reply, sent = _reply(here.site, leaves, request, came)
@@ -124,7 +135,7 @@ def _work(
     return reply
 
 
-def _adapted(site: Site, folder: "SiteFolder", request: Request, job: Job) -> Adapted | None:
+def _adapted(site: Site, folder: SiteFolder, request: Request, job: Job) -> Adapted | None:
     if job.message is None:
         return None
     (name,) = site.clients
@@ -132,6 +143,25 @@ def _adapted(site: Site, folder: "SiteFolder", request: Request, job: Job) -> Ad
     if said is not None:
         return Adapted(said, folder.memory_before(request.round + 1), {})
     return site.adapt(name, request.round, job.message, job.memory)
+
+
+def _leaving(
+    here: Here,
+    plan: Plan,
+    folder: SiteFolder,
+    request: Request,
+    message: Record,
+    adapted: Adapted,
+) -> Adapted:
+    """What is sent of it: a noised model is counted, one that is to be summed waits here."""
+    method = plan.build_method()
+    if plan.privacy.on:
+        folder.releases(method).keep(request, adapted.reply)
+    if not plan.least_summed:
+        return adapted
+    local = adapted.reply.models["local"]
+    keys = SiteSums(folder.path, here.site).begin(request.round, local)
+    return adapted._replace(reply=withheld(adapted.reply, shown_of(method, message, local), keys))
 
 
 def _load_classifier(model: DomainModel, records: dict[str, Record]) -> None:
@@ -174,73 +204,3 @@ def _reply(site: str, done: Answer, request: Request, came: Tensors) -> tuple[Re
         evaluation=done.evaluation,
     )
     return reply, tensors
-
-
-class SiteFolder:
-    """What a site keeps of a run; all of it carries digests, by which damage is noticed.
-
-    - memory-N.safetensors  what it remembers after N rounds; the last two
-    - shelf.safetensors     the tensors that it and the server both have
-    - released.safetensors  with [privacy] on, the last reply and how many there were
-    - model.safetensors     the model to use, with all that is needed to use it
-    """
-
-    def __init__(self, home: Path, run: str, note: Note = silent) -> None:
-        self._note = note
-        if not _RUN.fullmatch(run):
-            raise WireError(f"{run!r} is no name of a run")
-        self.path = home / run
-        self.path.mkdir(parents=True, exist_ok=True)
-
-    def lock(self) -> FileLock:
-        """One round at a time: a late one must not write into the next."""
-        return FileLock(self.path / ".lock")
-
-    def clean(self) -> None:
-        """Remove what a process that was killed has left half written."""
-        for leftover in self.path.glob("*.tmp"):
-            leftover.unlink(missing_ok=True)
-
-    def releases(self, method: Method) -> Releases:
-        """What has left under [privacy]."""
-        return Releases(self.path, method.rounds)
-
-    def memory_before(self, round: int) -> Record:
-        """What the site remembered when so many rounds were done.
-
-        A round that is done again, because the server went back to a checkpoint, must start from
-        what was there before its first time.
-        """
-        for done in reversed(self._memories()):
-            if done <= round:
-                try:
-                    return load_records(self._memory(done))[""]
-                except (ValueError, KeyError) as error:
-                    self._note(f"{error}; what was remembered before it serves")
-        return Record()
-
-    def keep_memory(self, round: int, memory: Record) -> None:
-        """Remember for the rounds after this one; those that the server went back by are void."""
-        save_records(self._memory(round + 1), {"": memory})
-        known = self._memories()
-        kept = [done for done in known if done <= round + 1][-_KEPT:]
-        for done in set(known) - set(kept):
-            self._memory(done).unlink(missing_ok=True)
-
-    def shelf(self) -> Tensors:
-        """Tensors by their hashes; none where the file is gone or damaged."""
-        try:
-            return read_tensors((self.path / "shelf.safetensors").read_bytes())
-        except (OSError, WireError):
-            return {}
-
-    def keep_shelf(self, tensors: Tensors) -> None:
-        """Keep what the server need not send again."""
-        write_atomically(self.path / "shelf.safetensors", safetensors.torch.save(tensors))
-
-    def _memory(self, done: int) -> Path:
-        return self.path / f"memory-{done:05d}.safetensors"
-
-    def _memories(self) -> list[int]:
-        found = [re.fullmatch(r"memory-(\d+)", p.stem) for p in self.path.glob("*.safetensors")]
-        return sorted(int(name[1]) for name in found if name)

@@ -1,14 +1,14 @@
 """What an engine does: one exchange with every client a round, wherever the clients are."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from fedwca.core.params import State
-from fedwca.methods.base import Adapted, Client, Record
+from fedwca.methods.base import Adapted, Client, Pooled, Record
 
-__all__ = ["Answer", "Engine", "Evaluation", "Exchanged", "Job"]
+__all__ = ["Answer", "Engine", "Evaluation", "Exchanged", "Job", "Summed", "Sums"]
 
 
 class Job(NamedTuple):
@@ -46,6 +46,17 @@ class Answer(NamedTuple):
     evaluation: Evaluation | None
 
 
+class Summed(NamedTuple):
+    """The mean of its group for each client that is in it, and what that cost."""
+
+    means: dict[Client, State]
+    bytes_down: int
+    bytes_up: int
+
+
+Sums = Callable[[Mapping[Client, Pooled]], Summed]
+
+
 class Exchanged(NamedTuple):
     """What came of an exchange.
 
@@ -53,12 +64,14 @@ class Exchanged(NamedTuple):
         answers: of those who gave one, in the order of the jobs.
         bytes_down, bytes_up: what they cost.
         refused: by client, why answers were not taken.
+        sums: where clients keep their models to themselves, gets the means of groups of them.
     """
 
     answers: dict[Client, Answer]
     bytes_down: int
     bytes_up: int
     refused: Mapping[str, list[str]] = MappingProxyType({})
+    sums: Sums | None = None
 
 
 class Engine(Protocol):

@@ -1,65 +1,23 @@
-"""Clients on other machines, reached through Flower: who is there, who answers, who is lost."""
+"""Clients on other machines, reached through Flower: when rounds go on, and when they close."""
 
-import math
 import shutil
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypedDict
 
-from flwr.app import Message, RecordDict
-from torch import Tensor
+from fedwca.engines.base import Exchanged, Job, Sums
+from fedwca.engines.flower_post import Grid, Post
+from fedwca.engines.flower_round import Round
+from fedwca.engines.flower_sites import SiteFacts, Sites, listed
+from fedwca.engines.flower_sums import sums_after
+from fedwca.engines.flower_task import Task
+from fedwca.methods.base import Client
+from fedwca.notes import Note
 
-from fedwca.core.params import State
-from fedwca.engines.base import Answer, Exchanged, Job
-from fedwca.engines.flower_messages import Reply, Request
-from fedwca.engines.plausible import (
-    MiscountError,
-    check_counts,
-    check_magnitude,
-    fingerprint,
-)
-from fedwca.engines.records import filed_record, save_records
-from fedwca.engines.wire import Tensors, Wire, WireError, check_reply, check_size, pack, unpack
-from fedwca.errors import UserError
-from fedwca.methods.base import Adapted, Client, Declared, Method, Record
-from fedwca.notes import Note, printable
+__all__ = ["FlowerEngine", "Rules"]
 
-__all__ = ["FlowerEngine", "Node", "Rules", "SiteFacts", "Task"]
-
-_POLL = 0.5  # seconds between looks for answers
-_TRIES = 3  # how often a site is sent the same round
-_ASK_AGAIN = 60.0  # seconds until a node that could not take part is asked again
 _REMINDER = 60.0  # seconds between notes while too few sites are there
-_AT_ONCE = 4  # replies that Flower hands over together, each of which may be a model
-
-
-class Task(NamedTuple):
-    """What is done with the sites.
-
-    Attributes:
-        run: name of the run.
-        plan: settings that a site must know, as a text that the engine only passes on.
-        method: whose messages and replies travel.
-        features, classifier: of the source model; names, shapes and dtypes of all that comes are
-            compared with the former, the latter goes to every site.
-        sizes: what the letters in the method's declarations stand for.
-        wire: how weights travel.
-        private: sites keep back how many images they have, and how they do on them.
-    """
-
-    run: str
-    plan: str
-    method: Method
-    features: State
-    classifier: State
-    sizes: Mapping[str, int]
-    wire: Wire
-    private: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,32 +35,6 @@ class Rules:
     start_seconds: float = 600.0
     round_seconds: float = 3600.0
     return_seconds: float = 90.0
-
-
-class SiteFacts(TypedDict):
-    """What the server knows of a site, for `deploy status`."""
-
-    images: int
-    test_images: int
-    online: bool
-    answered: int  # the last round that it answered, -1 if none
-    refused: int  # how many of its answers were not taken
-    problem: str  # the last one, with its round
-
-
-class Node(NamedTuple):
-    """A Flower node that is online: its number, and its public key where it has shown one."""
-
-    id: int
-    public_key: str
-
-
-class Grid(Protocol):
-    """What is used of Flower's grid."""
-
-    def get_nodes(self) -> Any: ...
-    def push_messages(self, messages: Any) -> Any: ...
-    def pull_messages(self, message_ids: Any) -> Any: ...
 
 
 class FlowerEngine:
@@ -131,9 +63,9 @@ class FlowerEngine:
         watch: Callable[[dict[str, SiteFacts]], None],
         scratch: Path,
     ) -> None:
-        self._post = _Post(grid, 2 * rules.round_seconds + 60, note)
+        self._post = Post(grid, 2 * rules.round_seconds + 60, note)
         self._task, self._rules, self._note = task, rules, note
-        self._sites = _Sites(self._post, task, expected, note, watch)
+        self._sites = Sites(self._post, task, expected, note, watch)
         self._scratch = scratch
         self._begun = False
 
@@ -147,10 +79,10 @@ class FlowerEngine:
                 break
             if time.monotonic() > reminded + _REMINDER:
                 reminded = time.monotonic()
-                self._note(f"waiting for sites; there: {_listed(here)}")
-            time.sleep(_POLL)
+                self._note(f"waiting for sites; there: {listed(here)}")
+            self._sites.pause()
         if not self._begun and (missing := self._sites.unseen()):
-            self._note(f"beginning without {_listed(missing)}")
+            self._note(f"beginning without {listed(missing)}")
         self._begun = True
         return [Client(name) for name in here]
 
@@ -169,13 +101,23 @@ class FlowerEngine:
         """
         self.close()
         self._scratch.mkdir(parents=True)
-        work = _Round(self._task, self._sites, round, jobs, self._note, self._scratch)
+        work = Round(self._task, self._sites, round, jobs, self._note, self._scratch)
+        self._gather(work, round, min(self._rules.least_sites, len(jobs)))
+        for name in work.unanswered():
+            self._note(f"round {round}: closed without {name}")
+        work.close()
+        answers = {c: work.answers[c.name] for c in jobs if c.name in work.answers}
+        return Exchanged(
+            answers, work.bytes_down, work.bytes_up, work.refused, self._sums(round, work)
+        )
+
+    def _gather(self, work: Round, round: int, least: int) -> None:
         closes = time.monotonic() + self._rules.round_seconds
         while True:
             self._sites.look()
             work.send(self._sites.online())
             waited_for = work.open_sites(self._rules.return_seconds)
-            enough = len(work.answers) >= min(self._rules.least_sites, len(jobs))
+            enough = len(work.answers) >= least
             if not work.unanswered() or (not waited_for and enough):
                 break
             if not enough:
@@ -188,426 +130,14 @@ class FlowerEngine:
                     f"{self._rules.least_sites} sites have answered; the time limit starts over"
                 )
                 closes = time.monotonic() + self._rules.round_seconds
-            time.sleep(_POLL)
-        for name in work.unanswered():
-            self._note(f"round {round}: closed without {name}")
-        work.close()
-        answers = {c: work.answers[c.name] for c in jobs if c.name in work.answers}
-        return Exchanged(answers, work.bytes_down, work.bytes_up, work.refused)
+            self._sites.pause()
+
+    def _sums(self, round: int, work: Round) -> Sums | None:
+        if not self._task.least_summed:
+            return None
+        limit = self._rules.round_seconds
+        return sums_after(self._task, self._sites, round, limit, work.keys, self._note)
 
     def close(self) -> None:
         """Remove the replies; Flower ends the connection."""
         shutil.rmtree(self._scratch, ignore_errors=True)
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names) or "nobody"
-
-
-OnReply = Callable[[Message], None]
-
-
-class _Post:
-    """Messages on their way, each with what is to be done with its reply."""
-
-    def __init__(self, grid: Grid, ttl: float, note: Note) -> None:
-        self._grid, self._ttl, self._note = grid, ttl, note
-        self._on_reply: dict[str, tuple[int, OnReply]] = {}  # with the node that is to answer
-
-    def nodes(self) -> list[Node]:
-        """Who is online."""
-        return [Node(int(n.node_id), n.public_key.decode()) for n in self._grid.get_nodes()]
-
-    def send(self, node: int, content: RecordDict, kind: str, on_reply: OnReply) -> str:
-        message = Message(content, node, kind, ttl=self._ttl)
-        # One at a time: several large ones at once would be one large request.
-        (number,) = self._grid.push_messages([message])
-        if number is None:  # the node has just gone
-            return ""
-        self._on_reply[number] = node, on_reply
-        return str(number)
-
-    def deliver(self) -> None:
-        """Hand out the replies that have come, a few at a time: they may be large."""
-        waiting = iter(list(self._on_reply))
-        while few := list(islice(waiting, _AT_ONCE)):
-            replies = list(self._grid.pull_messages(few))
-            while replies:  # each is let go of as soon as it has been handed out
-                self._hand_out(replies.pop(0))
-
-    def _hand_out(self, reply: Message) -> None:
-        """The first reply to each message, from who was asked.
-
-        Flower sees to both itself, but then a site's word would rest on Flower alone.
-        """
-        number = reply.metadata.reply_to_message_id
-        node, on_reply = self._on_reply.get(number, (0, None))
-        # A dead node's error has another sender: only the message that it answers tells whose.
-        if on_reply is None:
-            self._note("a second answer to one message is left aside")
-        elif not reply.has_error() and reply.metadata.src_node_id != node:
-            self._note("an answer from another node than was asked is left aside")
-        else:
-            del self._on_reply[number]
-            on_reply(reply)
-
-    def expect(self, number: str, on_reply: OnReply) -> None:
-        """Do something else with the reply to a message, should it still come."""
-        if number in self._on_reply:
-            self._on_reply[number] = self._on_reply[number][0], on_reply
-
-
-class _Site:
-    """A site as the server knows it."""
-
-    def __init__(self, name: str, node: Node) -> None:
-        self.name, self.node = name, node
-        self.known: set[str] = set()  # hashes of the tensors that it has
-        self.told: dict[str, int] = {}  # its models by their fingerprints, and in which round
-        self.lost_at: float | None = None
-        self.facts = SiteFacts(
-            images=0, test_images=0, online=True, answered=-1, refused=0, problem=""
-        )
-
-
-class _Sites:
-    """Who is who, and who is there."""
-
-    def __init__(
-        self,
-        post: _Post,
-        task: Task,
-        expected: Callable[[], Mapping[str, str]],
-        note: Note,
-        watch: Callable[[dict[str, SiteFacts]], None],
-    ) -> None:
-        self.post, self._task, self._expected = post, task, expected
-        self._note, self._watch = note, watch
-        self._sites: dict[str, _Site] = {}
-        self._asked: dict[int, float] = {}  # nodes that were asked who they are, and when
-        self._shown: dict[str, SiteFacts] = {}
-
-    def __getitem__(self, name: str) -> _Site:
-        return self._sites[name]
-
-    def look(self) -> None:
-        """Take in what has come, see who is online, ask newcomers who they are."""
-        self.post.deliver()
-        nodes = {node.id: node for node in self.post.nodes()}
-        self._asked = {node: when for node, when in self._asked.items() if node in nodes}
-        for site in self._sites.values():
-            self._mark(site, site.node.id in nodes)
-        named = {site.node.id for site in self._sites.values()}
-        for node in nodes.values():
-            due = self._asked.get(node.id, -_ASK_AGAIN) + _ASK_AGAIN <= time.monotonic()
-            if due and node.id not in named:
-                self._ask_unless_stranger(node)
-        self.tell()
-
-    def ask_again(self, site: _Site) -> None:
-        """Its images may have changed since it came."""
-        self._ask(site.node)
-
-    def _mark(self, site: _Site, online: bool) -> None:
-        if online and site.lost_at is not None:
-            site.lost_at = None
-            self._note(f"{site.name} is back")
-        elif not online and site.lost_at is None:
-            site.lost_at = time.monotonic()
-            self._note(f"{site.name} is lost")
-        site.facts["online"] = online
-
-    def _ask_unless_stranger(self, node: Node) -> None:
-        """Whoever holds no key of ours is told nothing, not even what is run."""
-        keys = set(self._expected().values())
-        if "" in keys or node.public_key in keys:
-            self._ask(node)
-        elif node.id not in self._asked:
-            self._note("a node whose key is of no site here is left aside")
-            self._asked[node.id] = math.inf
-
-    def _ask(self, node: Node) -> None:
-        self._asked[node.id] = time.monotonic()
-        request = Request("join", self._task.run, self._task.plan)
-        self.post.send(
-            node.id, request.content(), "query.join", lambda reply: self._meet(node, reply)
-        )
-
-    def _meet(self, node: Node, message: Message) -> None:
-        reply = _read(message)
-        if isinstance(reply, str):
-            self._note(f"a node did not say who it is: {printable(reply)}")
-            return
-        problem = self._refusal(node, reply) or reply.problem
-        if problem:
-            self._note(f"{reply.site} cannot take part: {problem}")
-            return
-        known = self._sites.get(reply.site)
-        if known is None:
-            known = self._sites[reply.site] = _Site(reply.site, node)
-            told = f" with {reply.images} images" if reply.images else ""  # [privacy] keeps it back
-            self._note(f"{reply.site} has joined{told}")
-        elif known.facts["images"] != reply.images:
-            self._note(f"{reply.site} now has {reply.images} images")
-        known.node = node
-        known.facts["images"], known.facts["test_images"] = reply.images, reply.test_images
-        self._mark(known, True)
-
-    def _refusal(self, node: Node, reply: Reply) -> str:
-        expected = self._expected()
-        if reply.site not in expected:
-            return "no site of this deployment has that name; `fedwca deploy init` adds sites"
-        key = expected[reply.site]
-        return "" if not key or key == node.public_key else "it does not hold that site's key"
-
-    def online(self) -> list[str]:
-        """Names of the sites that are there, in the deployment's order."""
-        here = [name for name, site in self._sites.items() if site.lost_at is None]
-        order = list(self._expected())
-        return sorted(here, key=lambda name: order.index(name) if name in order else len(order))
-
-    def unseen(self) -> list[str]:
-        """Expected sites that have never been there."""
-        return [name for name in self._expected() if name not in self._sites]
-
-    def lost_within(self, seconds: float) -> list[str]:
-        """Sites that were lost so recently that they may well return."""
-        since = time.monotonic() - seconds
-        return [n for n, site in self._sites.items() if site.lost_at and site.lost_at > since]
-
-    def tell(self) -> None:
-        """Show what is known, if it has changed."""
-        shown = {name: site.facts.copy() for name, site in self._sites.items()}
-        if shown != self._shown:
-            self._shown = shown
-            self._watch(shown)
-
-
-def _read(message: Message) -> Reply | str:
-    """What a site says, or why it says nothing."""
-    if message.has_error():
-        return f"error {message.error.code}, {_last_line(message.error.reason)}"
-    try:
-        return Reply.read(message.content)
-    except WireError as error:
-        return str(error)
-    except Exception as error:  # whatever a site sends, it must not end the run of the others
-        return f"it cannot be read ({type(error).__name__})"
-
-
-def _last_line(text: str | None) -> str:
-    lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "no reason given"
-
-
-class _Round:
-    """The jobs of one round: who has been sent what, and what came of it."""
-
-    def __init__(
-        self,
-        task: Task,
-        sites: _Sites,
-        round: int,
-        jobs: Mapping[Client, Job],
-        note: Note,
-        scratch: Path,
-    ) -> None:
-        self._task, self._sites, self._round, self._note = task, sites, round, note
-        self._jobs, self._clients = jobs, {client.name: client for client in jobs}
-        self._scratch = scratch
-        self._under_way: dict[str, str] = {}  # a site's message
-        self._tries: Counter[str] = Counter()
-        self.answers: dict[str, Answer] = {}
-        self.refused: dict[str, list[str]] = {}
-        self.bytes_down = self.bytes_up = 0
-
-    def unanswered(self) -> list[str]:
-        return [name for name in self._clients if name not in self.answers]
-
-    def open_sites(self, patience: float) -> list[str]:
-        """Sites from which an answer may still come."""
-        recently = self._sites.lost_within(patience)
-
-        def may_come(name: str) -> bool:
-            if self._sites[name].lost_at is not None:
-                return name in recently
-            return name in self._under_way or self._tries[name] < _TRIES
-
-        return [name for name in self.unanswered() if may_come(name)]
-
-    def give_up_if_all_failed(self) -> None:
-        """Stop the run where every site is there, and none can do its job."""
-        names = self.unanswered()
-        if self._under_way or any(self._tries[name] < _TRIES for name in names):
-            return
-        problems = dict.fromkeys(self._sites[name].facts["problem"] for name in names)
-        raise UserError(
-            f"{_listed(names)} failed {_TRIES} times ({'; '.join(problems)}): "
-            "mend that, then go on with `fedwca deploy run --resume`"
-        )
-
-    def send(self, online: list[str]) -> None:
-        """Send the job to every site that is there and has none under way."""
-        for name in self.unanswered():
-            if name in online and name not in self._under_way and self._tries[name] < _TRIES:
-                self._send(self._sites[name])
-
-    def _send(self, site: _Site) -> None:
-        self._tries[site.name] += 1
-        job = self._jobs[self._clients[site.name]]
-        parcel, tensors = pack(self._records(job), site.known, self._task.wire)
-        reply = None if job.message is None else self._task.method.replies(job.message)
-        due = _Due(reply, scored=job.offered is not None and not self._task.private)
-        sent = _Sent(set(tensors), lambda known: self._packed(site.name, known))
-        request = Request(
-            "work", self._task.run, self._task.plan, self._round, self._task.wire, parcel
-        )
-        number = self._sites.post.send(
-            site.node.id,
-            request.content(),
-            "train.work",
-            lambda message: self._receive(site, due, sent, message),
-        )
-        if number:
-            self._under_way[site.name] = number
-            self.bytes_down += parcel.nbytes()
-
-    def _packed(self, name: str, known: set[str]) -> Tensors:
-        return pack(self._records(self._jobs[self._clients[name]]), known, self._task.wire)[1]
-
-    def _records(self, job: Job) -> dict[str, Record]:
-        records = {"classifier": Record({"": self._task.classifier})}
-        if job.message is not None:
-            records["message"] = job.message
-        if job.offered is not None:
-            records["offered"] = Record({"": job.offered})
-        return records
-
-    def _receive(self, site: _Site, due: "_Due", sent: "_Sent", message: Message) -> None:
-        self._under_way.pop(site.name, None)
-        reply = _read(message)
-        if isinstance(reply, str):
-            site.known.clear()  # who knows what it has kept
-            (self._fail if message.has_error() else self._refuse)(site, reply)
-            return
-        self.bytes_up += reply.parcel.nbytes()
-        if reply.missing:
-            site.known.clear()
-            site.facts["problem"] = f"round {self._round}: it had lost what it had been sent"
-            self._note(f"round {self._round}: {site.name} has lost what it had; it is sent again")
-            return
-        if reply.problem:
-            self._fail(site, reply.problem)
-            return
-        try:
-            answer, tensors = self._answer(site, reply, due, sent)
-        except WireError as error:
-            self._refuse(site, str(error))
-            if isinstance(error, MiscountError):
-                self._sites.ask_again(site)
-            return
-        except Exception as error:  # as above
-            self._refuse(site, f"{type(error).__name__}, {error}")
-            return
-        site.known = {*sent, *tensors}
-        site.facts["answered"] = self._round
-        self.answers[site.name] = self._filed(answer)
-
-    def _filed(self, answer: Answer) -> Answer:
-        """The answer, its models in files."""
-        if answer.adapted is None:
-            return answer
-        path = self._scratch / f"{len(self.answers)}.safetensors"
-        save_records(path, {"": answer.adapted.reply}, durable=False)
-        return answer._replace(adapted=answer.adapted._replace(reply=filed_record(path)))
-
-    def _refuse(self, site: _Site, reason: str) -> None:
-        self.refused.setdefault(site.name, []).append(printable(reason))
-        site.facts["refused"] += 1
-        self._fail(site, f"its answer is refused: {reason}")
-
-    def _fail(self, site: _Site, problem: str) -> None:
-        problem = printable(problem)
-        site.facts["problem"] = f"round {self._round}: {problem}"
-        self._note(f"round {self._round}: {site.name} failed: {problem}")
-
-    def _answer(
-        self, site: _Site, reply: Reply, due: "_Due", sent: "_Sent"
-    ) -> tuple[Answer, Tensors]:
-        if reply.site != site.name:
-            raise WireError(f"it came from {reply.site!r}")
-        if (reply.run, reply.round) != (self._task.run, self._round):
-            raise WireError(f"it answers round {reply.round} of the run {reply.run!r}")
-        if (reply.evaluation is not None) != due.scored:
-            raise WireError("it has not scored what it was to score, and nothing else")
-        if due.reply is None:
-            return self._counted(site, Answer(None, reply.evaluation)), {}
-        if not reply.adapted:
-            raise WireError("it has not adapted")
-        checks = due.reply, self._task.features, self._task.sizes
-        check_size(reply.parcel, *checks)
-        records, tensors = unpack(reply.parcel, sent)
-        if other := records.keys() - {"reply"}:
-            raise WireError(f"the record {min(other)!r} is not declared")
-        record = records.get("reply", Record())
-        check_reply(record, *checks)
-        check_magnitude(record, self._task.features)
-        self._check_new(site, fingerprint(reply.parcel, sent.keys()))
-        answer = Answer(Adapted(record, Record(), reply.health), reply.evaluation)
-        return self._counted(site, answer), tensors
-
-    def _counted(self, site: _Site, answer: Answer) -> Answer:
-        record = answer.adapted.reply if answer.adapted else Record()
-        images = 1 if self._task.private else site.facts["images"]  # all weigh the same then
-        check_counts(record, answer.evaluation, images, site.facts["test_images"])
-        return answer
-
-    def _check_new(self, site: _Site, mark: str) -> None:
-        """Refuse a model of an earlier round; where a site cannot train, it may stay the same."""
-        enough = self._task.private or site.facts["images"] > 1
-        trains = self._task.method.training.epochs > 0 and enough
-        first = site.told.setdefault(mark, self._round)
-        if mark and trains and first != self._round:
-            raise WireError(f"it has sent the very same model in round {first}")
-
-    def close(self) -> None:
-        """Answers that come from now on are too late."""
-        for name, number in self._under_way.items():
-            self._sites.post.expect(number, _late(self._note, name, self._round))
-
-
-def _late(note: Note, name: str, round: int) -> OnReply:
-    """Holds nothing of the round: a reply that never comes must not keep its models."""
-    return lambda _: note(f"{name} has answered round {round} too late")
-
-
-class _Due(NamedTuple):
-    """What a site's answer must hold: a reply as declared, if it is to adapt; its scores."""
-
-    reply: Declared | None
-    scored: bool
-
-
-class _Sent(Mapping[str, Tensor]):
-    """The tensors that a site was sent, by hash: made once more if its reply names one of them."""
-
-    def __init__(self, hashes: set[str], make: Callable[[set[str]], Tensors]) -> None:
-        self._hashes, self._make = hashes, make
-
-    def __getitem__(self, name: str) -> Tensor:
-        if name not in self:
-            raise KeyError(name)
-        return self._made[name]
-
-    def __contains__(self, name: object) -> bool:  # whether it was sent; that makes nothing
-        return name in self._hashes
-
-    @cached_property
-    def _made(self) -> Tensors:
-        return self._make(self._hashes)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._hashes)
-
-    def __len__(self) -> int:
-        return len(self._hashes)

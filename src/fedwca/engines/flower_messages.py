@@ -7,7 +7,7 @@ could hold code.
 import math
 import re
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from flwr.app import (
     Array,
@@ -30,6 +30,7 @@ _HEALTH_NAME = re.compile(r"[A-Za-z0-9_/.-]{1,60}")
 _MOST_HEALTH, _LONGEST_HEALTH = 50, 1000
 _NOTHING = Parcel("[]", b"")
 _STYPE = "safetensors"
+Kind = Literal["join", "work", "share", "mask", "unmask"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class Request:
     """From the server to a site.
 
     Attributes:
-        kind: "join" asks who is there; "work" is a round, or the final scoring.
+        kind: "join" asks who is there; "work" is a round, or the final scoring; the others are
+            the steps of a secure sum after it.
         run: name of the run, which the site keeps its memory under.
         plan: the run's settings, as far as a site must know them.
         round: how many rounds are done.
@@ -45,7 +47,7 @@ class Request:
         parcel: message, offered weights and the classifier.
     """
 
-    kind: Literal["join", "work"]
+    kind: Kind
     run: str
     plan: str
     round: int = 0
@@ -70,10 +72,10 @@ class Request:
         """The other way round; WireError if it is none."""
         words = _words(content)
         kind, wire = _text(words, "kind"), _text(words, "wire")
-        if kind not in ("join", "work") or wire not in ("float32", "float16"):
+        if kind not in get_args(Kind) or wire not in ("float32", "float16"):
             raise WireError(f"there is no request {kind!r} over {wire!r}")
         return cls(
-            cast(Literal["join", "work"], kind),
+            cast(Kind, kind),
             _text(words, "run"),
             _text(words, "plan"),
             _whole(words, "round"),

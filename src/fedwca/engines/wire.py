@@ -30,6 +30,7 @@ __all__ = [
     "check_reply",
     "check_size",
     "check_state",
+    "check_step_size",
     "pack",
     "read_tensors",
     "unpack",
@@ -197,6 +198,14 @@ def check_size(
             room += math.prod(sides) * kind.dtype.itemsize + _NAMING
         else:
             room += weights
+    if parcel.nbytes() > room:
+        raise WireError(f"it is {parcel.nbytes():,} bytes large, where {room:,} are enough")
+
+
+def check_step_size(parcel: Parcel, secrets: int, template: State) -> None:
+    """The same of a step in a secure sum: a masked model, and a box or share for each secret."""
+    numbers = sum(tensor.numel() for tensor in template.values())
+    room = 8 * numbers + (secrets + 1) * 4 * _NAMING
     if parcel.nbytes() > room:
         raise WireError(f"it is {parcel.nbytes():,} bytes large, where {room:,} are enough")
 

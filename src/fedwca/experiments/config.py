@@ -150,6 +150,12 @@ class DeployConfig(_Section):
         90, ge=0, description="a site that was lost is waited for so long"
     )
     wire: Literal["float32", "float16"] = Field("float32", description="how weights travel")
+    secure_aggregation: bool = Field(
+        False, description="the server sees sums of the sites' models, and none of them"
+    )
+    least_summed: int = Field(
+        3, ge=2, le=_LARGEST, description="of so many models at least, with secure_aggregation"
+    )
 
 
 # Settings that change how fast a run goes, but not what comes out (but for the last digits, which

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fedwca.core.params import State, clone
 from fedwca.data import (
     Benchmark,
@@ -14,7 +16,7 @@ from fedwca.data import (
     UnlabeledImages,
     load_benchmark,
 )
-from fedwca.engines.base import Engine, Exchanged, Job
+from fedwca.engines.base import Engine, Exchanged, Job, Sums
 from fedwca.engines.simulator import Simulator
 from fedwca.errors import UserError
 from fedwca.experiments.config import Experiment
@@ -261,7 +263,10 @@ def _line(method: Method, at: Checkpoint, exchanged: Exchanged) -> dict[str, Any
 
 def _next(method: Method, at: Checkpoint, exchanged: Exchanged, started: float) -> Checkpoint:
     adapted = {client: a.adapted for client, a in exchanged.answers.items() if a.adapted}
-    state = method.aggregate(at.state, {client: a.reply for client, a in adapted.items()})
+    replies = {client: a.reply for client, a in adapted.items()}
+    if exchanged.sums is not None:
+        replies, exchanged = _summed(method, at, replies, exchanged, exchanged.sums)
+    state = method.aggregate(at.state, replies)
     memories = {**at.memories, **{client.name: a.memory for client, a in adapted.items()}}
     facts = {
         "bytes_down": exchanged.bytes_down,
@@ -270,3 +275,20 @@ def _next(method: Method, at: Checkpoint, exchanged: Exchanged, started: float) 
         "health": {client.name: a.health for client, a in adapted.items()},
     }
     return Checkpoint(at.rounds + 1, state, memories, facts)
+
+
+def _summed(
+    method: Method, at: Checkpoint, replies: dict[Client, Record], exchanged: Exchanged, sums: Sums
+) -> tuple[dict[Client, Record], Exchanged]:
+    """Replies with the mean of their group for a model, of those who are in it; and all it cost."""
+    pooled = method.pooled(at.state, replies)
+    means, down, up = sums(pooled)
+    summed = {}
+    for client, mean in means.items():
+        own = replies[client]
+        # Integer buffers are not summed: each has its own, in clear.
+        whole = {n: t for n, t in own.models["local"].items() if not t.is_floating_point()}
+        values = {**own.values, "group": torch.tensor(pooled[client].group)}
+        summed[client] = Record({"local": {**mean, **whole}}, values)
+    cost = (exchanged.bytes_down + down, exchanged.bytes_up + up)
+    return summed, exchanged._replace(bytes_down=cost[0], bytes_up=cost[1])

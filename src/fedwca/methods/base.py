@@ -30,6 +30,7 @@ __all__ = [
     "Method",
     "Model",
     "Numbers",
+    "Pooled",
     "Record",
     "SAMPLES",
     "round_of",
@@ -97,6 +98,13 @@ class Client(NamedTuple):
 
     name: str
     domain: str = ""
+
+
+class Pooled(NamedTuple):
+    """Of which group a client's model is averaged, and how often it counts there."""
+
+    group: int
+    weight: int
 
 
 class Adapted(NamedTuple):
@@ -195,6 +203,22 @@ class Method(ABC):
         The same state, where the server has nothing to know of a client.
         """
         return state
+
+    def in_clear(self, message: Record, weights: State) -> list[str] | None:
+        """Both: which of the reply's `weights` the server must see of each client.
+
+        Of the others it needs the mean of each group alone (see `pooled`), so that they can be
+        summed under masks. None: it needs every client's model, or it was never thought about.
+        """
+        return None
+
+    def pooled(self, state: Record, replies: Mapping[Client, Record]) -> dict[Client, Pooled]:
+        """Server: whose models are averaged together, by what it sees in clear.
+
+        `aggregate` then gets the replies of those that were summed, with the mean of the group as
+        everyone's model and the group's number as the value "group".
+        """
+        raise NotImplementedError
 
     def describe(self, state: Record) -> Health:
         """Server: what the log should say of the state, such as each client's cluster."""

@@ -23,6 +23,7 @@ __all__ = [
     "named",
     "numbered",
     "soft_weights",
+    "summed_assignments",
 ]
 
 
@@ -67,6 +68,22 @@ def assignments(
             if cluster_of(state, client) is None
         }
     return {f"cluster_of/{name}": torch.tensor(c) for name, c in found.items()}
+
+
+def summed_assignments(state: Record, replies: Mapping[Client, Record]) -> dict[str, Tensor]:
+    """The same where models came as means of groups: the clusters that were summed.
+
+    A cluster of the first round that could not be summed is none: its clients come to the nearest
+    one in the next round, as newcomers do.
+    """
+    groups = {client: int(reply.values["group"]) for client, reply in replies.items()}
+    order = sorted(set(groups.values()))
+    made = bool(numbered(state, "cluster"))
+    return {
+        f"cluster_of/{client.name}": torch.tensor(group if made else order.index(group))
+        for client, group in groups.items()
+        if cluster_of(state, client) is None
+    }
 
 
 def cluster_models(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedwca.core.params import State
-from fedwca.methods.base import MODEL, SAMPLES, Client, Declared, Health, Method, Record
+from fedwca.methods.base import MODEL, SAMPLES, Client, Declared, Health, Method, Pooled, Record
 from fedwca.methods.cluster_state import (
     assignments,
     cluster_models,
@@ -16,9 +16,10 @@ from fedwca.methods.cluster_state import (
     model_of,
     named,
     numbered,
+    summed_assignments,
 )
-from fedwca.methods.clustering import STYLE, Clustering, Layer
-from fedwca.methods.fedavg import Aggregation
+from fedwca.methods.clustering import STYLE, Clustering, Layer, layer_names
+from fedwca.methods.fedavg import Aggregation, weight_of
 
 __all__ = ["Clustered"]
 
@@ -82,7 +83,24 @@ class Clustered(Method):
             return state
         return Record(state.models, {**state.values, **self._assigned(state, {client: reply})})
 
+    def in_clear(self, message: Record, weights: State) -> list[str] | None:
+        if self.clustering_layer == "all" or self.aggregation != "mean":
+            return None
+        # Only who has no cluster yet is sent the source model.
+        return layer_names(weights, self.clustering_layer) if "source" in message.models else []
+
+    def pooled(self, state: Record, replies: Mapping[Client, Record]) -> dict[Client, Pooled]:
+        values = {**state.values, **self._assigned(state, replies)}
+        return {
+            client: Pooled(
+                int(values[f"cluster_of/{client.name}"]), weight_of(reply, self.cluster_mean)
+            )
+            for client, reply in replies.items()
+        }
+
     def _assigned(self, state: Record, replies: Mapping[Client, Record]) -> dict[str, Tensor]:
+        if any("group" in reply.values for reply in replies.values()):
+            return summed_assignments(state, replies)
         origin = state.models["source"] if self.clustering_input == "update" else None
         return assignments(state, replies, self.clustering, self.clustering_layer, origin)
 

@@ -13,7 +13,15 @@ from fedwca.data.images import UnlabeledImages
 from fedwca.errors import UserError
 from fedwca.methods.base import Client, Numbers, Record
 
-__all__ = ["Clustering", "Layer", "STYLE", "client_style", "clusters_of", "nearest_cluster"]
+__all__ = [
+    "Clustering",
+    "Layer",
+    "STYLE",
+    "client_style",
+    "clusters_of",
+    "layer_names",
+    "nearest_cluster",
+]
 
 Clustering = Literal["finch", "style", "domain"]
 Layer = int | Literal["all"]
@@ -65,12 +73,13 @@ def client_style(images: UnlabeledImages, rng: torch.Generator) -> Tensor:
 
 
 def _vector(state: State, layer: Layer, origin: State | None) -> Tensor:
-    names = _layer_names(state, layer)
+    names = layer_names(state, layer)
     vector = flatten(state, names)
     return vector if origin is None else vector - flatten(origin, names)
 
 
-def _layer_names(state: State, layer: Layer) -> list[str]:
+def layer_names(state: State, layer: Layer) -> list[str]:
+    """Names of the weights that finch looks at."""
     if layer == "all":
         return [name for name, tensor in state.items() if tensor.is_floating_point()]
     layers = conv_layers(state)

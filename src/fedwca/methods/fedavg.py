@@ -14,12 +14,22 @@ import torch
 from fedwca.core.params import State, mix
 from fedwca.core.robust import clipped_mean, coordinate_median, trimmed_mean
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import COUNT, MODEL, SAMPLES, Adapted, Client, Declared, Method, Record
+from fedwca.methods.base import (
+    COUNT,
+    MODEL,
+    SAMPLES,
+    Adapted,
+    Client,
+    Declared,
+    Method,
+    Pooled,
+    Record,
+)
 from fedwca.methods.shot import adapt_from, memory_of
 from fedwca.methods.training import Objective, shot_loss
 from fedwca.models import DomainModel
 
-__all__ = ["Aggregation", "FedAvg", "merged"]
+__all__ = ["Aggregation", "FedAvg", "merged", "weight_of"]
 
 Aggregation = Literal["mean", "median", "trimmed_mean", "clipped"]
 _TRIMMED = 0.2  # a fifth at either end: one liar of three to five, two of six to ten
@@ -82,6 +92,12 @@ class FedAvg(Method):
         model = merged(list(replies.values()), self.mean, self.aggregation, before)
         return Record({"global": model}, {"round": state.values["round"] + 1})
 
+    def in_clear(self, message: Record, weights: State) -> list[str] | None:
+        return [] if self.aggregation == "mean" else None
+
+    def pooled(self, state: Record, replies: Mapping[Client, Record]) -> dict[Client, Pooled]:
+        return {c: Pooled(0, weight_of(reply, self.mean)) for c, reply in replies.items()}
+
     def offered(self, state: Record, client: Client) -> State:
         return state.models["global"]
 
@@ -105,7 +121,7 @@ def merged(
     """
     if not replies:
         return before
-    counts = [float(r.values["samples"]) if mean == "samples" else 1.0 for r in replies]
+    counts = [weight_of(reply, mean) for reply in replies]
     weights = [count / sum(counts) for count in counts]
     models = (r.models["local"] for r in replies)
     if aggregation == "median":
@@ -115,3 +131,8 @@ def merged(
     if aggregation == "clipped":
         return clipped_mean(list(models), weights, before)
     return mix(models, weights)
+
+
+def weight_of(reply: Record, mean: Literal["samples", "plain"]) -> int:
+    """How often a reply counts in a mean."""
+    return int(reply.values["samples"]) if mean == "samples" else 1

@@ -1,0 +1,131 @@
+"""The steps of a secure sum with the sites, after the work of a round."""
+
+import time
+from collections.abc import Callable, Collection, Mapping
+
+import torch
+from flwr.app import Message
+
+from fedwca.engines.base import Summed, Sums
+from fedwca.engines.flower_messages import Reply, Request
+from fedwca.engines.flower_post import late, reply_of
+from fedwca.engines.flower_sites import KnownSite, Sites
+from fedwca.engines.flower_task import Task
+from fedwca.engines.secure_sum import PublicKeys
+from fedwca.engines.sums import Step, Take, means_of
+from fedwca.engines.wire import WireError, check_step_size, pack, unpack
+from fedwca.methods.base import Client, Pooled, Record
+from fedwca.notes import Note, printable
+
+__all__ = ["sums_after"]
+
+
+def sums_after(
+    task: Task,
+    sites: Sites,
+    round: int,
+    seconds: float,
+    keys: Mapping[str, PublicKeys],
+    note: Note,
+) -> Sums:
+    """How the means of groups are had after a round, each step within so many seconds."""
+
+    def told(text: str) -> None:
+        note(f"round {round}: {text}")
+
+    def sums(pooled: Mapping[Client, Pooled]) -> Summed:
+        asked = _Asking(task, sites, round, seconds, note)
+        means = means_of(pooled, keys, task.features, task.least_summed, asked.ask, told)
+        had = {client: means[client.name] for client in pooled if client.name in means}
+        return Summed(had, asked.bytes_down, asked.bytes_up)
+
+    return sums
+
+
+class _Asking:
+    """The steps of a secure sum: who does not answer one has dropped out, and is not asked twice.
+
+    A site takes each step once, so that nothing can be learnt from two answers of one site.
+    """
+
+    def __init__(self, task: Task, sites: Sites, round: int, seconds: float, note: Note) -> None:
+        self._task, self._sites, self._round, self._note = task, sites, round, note
+        self._seconds = seconds
+        self.bytes_down = self.bytes_up = 0
+
+    def ask(
+        self,
+        step: Step,
+        letters: Mapping[str, Record],
+        names: Callable[[str], Collection[str]],
+        take: Take,
+    ) -> None:
+        """Have what the sites answer taken, as it comes."""
+
+        def receive(site: KnownSite, message: Message) -> None:
+            waited_for.discard(site.name)
+            self._receive(site, step, message, names(site.name), take)
+
+        self._sites.look()
+        sent = {n: self._send(self._sites[n], step, letters[n], receive) for n in letters}
+        waited_for = {name for name, number in sent.items() if number}
+        closes = time.monotonic() + self._seconds
+        while waited_for and time.monotonic() < closes:
+            self._sites.look()
+            waited_for -= {n for n in waited_for if self._sites[n].lost_at is not None}
+            if waited_for:
+                self._sites.pause()
+        for name, number in sent.items():
+            self._sites.post.expect(number, late(self._note, name, self._round))
+
+    def _send(
+        self,
+        site: KnownSite,
+        step: Step,
+        letter: Record,
+        receive: Callable[[KnownSite, Message], None],
+    ) -> str:
+        parcel, _ = pack({"letter": letter})
+        request = Request(step, self._task.run, self._task.plan, self._round, parcel=parcel)
+        self.bytes_down += parcel.nbytes()
+        return self._sites.post.send(
+            site.node.id, request.content(), "train.sum", lambda message: receive(site, message)
+        )
+
+    def _receive(
+        self, site: KnownSite, step: Step, message: Message, names: Collection[str], take: Take
+    ) -> None:
+        reply = reply_of(message)
+        if isinstance(reply, str):
+            (self._fail if message.has_error() else self._refuse)(site, step, reply)
+            return
+        if reply.problem:
+            self._fail(site, step, reply.problem)
+            return
+        try:
+            take(site.name, self._record(site.name, reply, names))
+        except WireError as error:
+            self._refuse(site, step, str(error))
+        except Exception as error:  # whatever a site sends, it must not end the run of the others
+            self._refuse(site, step, f"{type(error).__name__}, {error}")
+
+    def _record(self, name: str, reply: Reply, names: Collection[str]) -> Record:
+        asked = (name, self._task.run, self._round)
+        if (reply.site, reply.run, reply.round) != asked:
+            raise WireError(f"it answers round {reply.round} of the run {reply.run!r}")
+        self.bytes_up += reply.parcel.nbytes()
+        check_step_size(reply.parcel, len(names), self._task.features)
+        record = unpack(reply.parcel, {})[0].get("letter", Record())
+        plain = all(value.dtype in (torch.uint8, torch.int64) for value in record.values.values())
+        if record.models or record.values.keys() != set(names) or not plain:
+            raise WireError("its answer does not hold what was asked for")
+        return record
+
+    def _refuse(self, site: KnownSite, step: Step, reason: str) -> None:
+        site.facts["refused"] += 1
+        self._fail(site, step, f"its answer is refused: {reason}")
+
+    def _fail(self, site: KnownSite, step: Step, problem: str) -> None:
+        problem = printable(problem)
+        site.facts["problem"] = f"round {self._round}: {problem}"
+        self._note(f"round {self._round}: {site.name} drops out of the sum ({step}): {problem}")
