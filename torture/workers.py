@@ -27,12 +27,13 @@ SETTINGS = {
     "training.rounds": 4,
     "training.epochs": 4,
 }
-# A worker that hangs is to be noticed within seconds here, not a minute.
+# A worker that hangs is to be noticed within seconds here, not a minute; but not one that merely
+# waits for its turn on a busy machine.
 IMPATIENT = """
 import sys
 from fedwca.cli import main
 from fedwca.engines import worker
-worker._STILL = 5
+worker._STILL = 10
 print("ready", flush=True)
 main(sys.argv[1:])
 """
@@ -50,7 +51,8 @@ Wound = Callable[[int, random.Random], None]
 def _disturbed(wound: Wound, folder: Path, number: int) -> int:
     """Two wounds to workers of one run, from their start on or in the middle of the rounds."""
     moments = random.Random(number)
-    process = _started(folder, IMPATIENT, folder.parent / "cache")
+    program = IMPATIENT if wound is _stopped else PLAIN
+    process = _started(folder, program, folder.parent / "cache")
     wounds = 0
     if number % 2 == 0:
         _wait_for("round 0/", process, folder)
