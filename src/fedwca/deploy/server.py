@@ -96,19 +96,10 @@ def serve(
         folder.clean()
         kept = folder.path / SOURCE
         source_model(experiment, benchmark, model, kept, cache, tell.note)
-        plan = plan_of(experiment, benchmark.classes, benchmark.transform)
-        task = _task(experiment, model, plan)
         logged = _Logged(tell, folder.path / LOG)
         announce(folder, promised, logged.note)
-        engine = FlowerEngine(
-            grid,
-            task,
-            _rules(experiment),
-            expected,
-            logged.note,
-            _watcher(folder),
-            folder.scratch,
-        )
+        plan = plan_of(experiment, benchmark.classes, benchmark.transform)
+        engine = _engine(grid, experiment, _task(experiment, model, plan), expected, folder, logged)
         every_round = experiment.model_copy(
             update={"run": experiment.run.model_copy(update={"checkpoint_every": 1})}
         )
@@ -117,6 +108,18 @@ def serve(
         finally:
             engine.close()
     return folder
+
+
+def _engine(
+    grid: Grid,
+    experiment: Experiment,
+    task: Task,
+    expected: Callable[[], Mapping[str, str]],
+    folder: RunFolder,
+    logged: "_Logged",
+) -> FlowerEngine:
+    rules, watch = _rules(experiment), _watcher(folder)
+    return FlowerEngine(grid, task, rules, expected, logged.note, watch, folder.scratch)
 
 
 def _deployed_identity(experiment: Experiment) -> dict[str, Any]:
