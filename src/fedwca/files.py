@@ -49,6 +49,8 @@ def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> Non
                 file.flush()
                 os.fsync(file.fileno())
         temporary.replace(path)
+        if durable:
+            _sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -54,6 +54,12 @@ def test_only_what_is_too_long_is_clipped(length: float, factor: float) -> None:
     assert clip_factor(torch.tensor([length, 0.0]), 2.0) == factor
 
 
+@pytest.mark.parametrize("odd", [torch.nan, torch.inf])
+def test_what_has_no_length_cannot_be_clipped(odd: float) -> None:
+    with pytest.raises(ValueError, match="not finite"):
+        clip_factor(torch.tensor([1.0, odd]), 2.0)
+
+
 def test_weights_and_variances_are_clipped_together_and_the_counter_is_the_reference_s() -> None:
     # The update (3, 0, 4) has length 5 and is to have 1.
     found = noised_update(state([4.0, 2.0], 5.0, 99), state([1.0, 2.0], 1.0), 1.0, 0.0, never)

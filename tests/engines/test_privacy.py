@@ -51,6 +51,14 @@ def test_a_simulation_can_be_repeated_and_a_site_cannot(
     )
 
 
+@pytest.mark.parametrize(
+    "settings", [(True, 1.0), (1e300, 1.0), (-1.0, 0.0), (1.0, 1e-200), (1.0, 1e10), (0.0, 1.0)]
+)
+def test_settings_that_cannot_mean_anything_are_refused(settings: tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match=r"privacy\.(clip|noise_multiplier)"):
+        Privacy(*settings)
+
+
 @pytest.mark.parametrize("other", [(1, 0, "a"), (0, 1, "a"), (0, 0, "b")])
 def test_seed_round_and_client_all_tell_on_the_noise(other: tuple[int, int, str]) -> None:
     assert noise_from(0, 0, "a")(64) == noise_from(0, 0, "a")(64)

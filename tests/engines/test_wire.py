@@ -1,5 +1,6 @@
 """What travels between machines: whole, light, and nothing unforeseen."""
 
+import json
 import math
 
 import pytest
@@ -108,7 +109,8 @@ def test_a_changed_or_cut_parcel_is_refused() -> None:
     for blob in (parcel.blob[:-3], b"", b"\x80\x04K\x01.", b"\xff" * 40):
         with pytest.raises(WireError):
             unpack(Parcel(parcel.places, blob), {})
-    for places in ("", "{}", "[1]", '[["a", "models"]]', "[[1, 2, 3, 4, 5]]"):
+    twice = [["a"], *[["a", "models", "m", "w", "0"]] * 2]
+    for places in (json.dumps(twice), "", "{}", "[1]", '[["a", "models"]]', "[[1, 2, 3, 4, 5]]"):
         with pytest.raises(WireError):
             unpack(Parcel(places, parcel.blob), {})
 

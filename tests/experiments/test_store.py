@@ -1,7 +1,9 @@
 """The run folder: what it refuses, what it forgives."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -99,6 +101,55 @@ def test_any_flipped_byte_any_cut_and_any_lost_file_is_noticed(tmp_path: Path, n
         check_falls_back(run, "is damaged")
     path.unlink()
     check_falls_back(run, "cannot be read (No such file or directory)")
+
+
+SOUND = {
+    "format": "fedwca-checkpoint-2",
+    "rounds": 2,
+    "facts": {},
+    "memories": {},
+    "digests": {"state.safetensors": ""},
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"rounds": n} for n in (-5, 1, "2", True, None)),
+        *({"facts": x} for x in ([], None)),
+        *({"digests": x} for x in ([], {}, {"state.safetensors": 1}, {"../x": ""})),
+        *({"memories": x} for x in ({"a": "../source.safetensors"}, {"a": "memory-0.safetensors"})),
+        {"run": None},
+        {"more": 1},
+    ],
+)
+def test_a_sealed_manifest_of_another_form_is_damaged(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    run = with_checkpoints(tmp_path)
+    manifest = {**SOUND, "run": run._digest(), **change}
+    write_json(run.path / "checkpoint-00002" / "manifest.json", seal(manifest))
+    check_falls_back(run, "is damaged (manifest.json)")
+
+
+def test_a_manifest_nested_without_end_or_a_pipe_in_its_place_is_left_aside(tmp_path: Path) -> None:
+    run = with_checkpoints(tmp_path)
+    path = run.path / "checkpoint-00002" / "manifest.json"
+    path.write_text("[" * 200_000)
+    check_falls_back(run, "is damaged (manifest.json)")
+    path.unlink()
+    os.mkfifo(path)
+    check_falls_back(run, "cannot be read")
+
+
+def test_a_link_in_the_place_of_scratch_is_not_followed(tmp_path: Path) -> None:
+    run, precious = folder(tmp_path), tmp_path / "elsewhere" / "precious"
+    precious.parent.mkdir()
+    precious.touch()
+    run.scratch.symlink_to(precious.parent)
+    run.clean()
+    assert not run.scratch.is_symlink()
+    assert precious.exists()
 
 
 def test_checkpoints_of_other_versions_and_other_runs_are_left_aside(tmp_path: Path) -> None:

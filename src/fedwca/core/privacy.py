@@ -27,6 +27,8 @@ def standard_normal(count: int, draw: Draw) -> Tensor:
 def clip_factor(update: Tensor, clip: float) -> float:
     """What to multiply the update by, so that its length is at most C."""
     norm = float(update.norm())
+    if not math.isfinite(norm):
+        raise ValueError("an update that is not finite has no length to clip")
     return min(1.0, clip / norm) if norm > 0 else 1.0
 
 

@@ -97,7 +97,7 @@ def serve(
         kept = folder.path / SOURCE
         source_model(experiment, benchmark, model, kept, cache, tell.note)
         logged = _Logged(tell, folder.path / LOG)
-        announce(folder, promised, logged.note)
+        announce(folder, experiment.privacy, promised, logged.note)
         plan = plan_of(experiment, benchmark.classes, benchmark.transform)
         engine = _engine(grid, experiment, _task(experiment, model, plan), expected, folder, logged)
         every_round = experiment.model_copy(

@@ -85,9 +85,10 @@ class SiteSums:
         return Record({}, {peer: as_tensor(box) for peer, box in sealed.items()})
 
     def _mask(self, kept: dict[str, Any], values: Mapping[str, Tensor]) -> Record:
-        if not {"weight", "total"} <= values.keys():
+        counts = [values[name] for name in ("weight", "total") if name in values]
+        if len(counts) < 2 or any(count.numel() != 1 for count in counts):
             raise SumError("it is not told how often it counts")
-        vector = encoded(self._local(), int(values["weight"]), int(values["total"]))
+        vector = encoded(self._local(), *map(int, counts))
         boxes = {name: as_bytes(values[f"box/{name}"]) for name in _after("box/", values)}
         member, masked = mask(_read(kept["member"]), boxes, vector)
         self._keep({"round": kept["round"], "next": "unmask", "member": _written(member)})

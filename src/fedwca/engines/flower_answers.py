@@ -1,4 +1,4 @@
-"""What a site"s answer must hold, and what is taken of it."""
+"""What a site's answer must hold, and what is taken of it."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property

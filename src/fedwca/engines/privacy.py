@@ -1,7 +1,6 @@
 """What leaves a client when [privacy] is on: one clipped and noised model, and nothing else."""
 
 import hashlib
-import math
 import os
 from dataclasses import dataclass
 
@@ -16,6 +15,8 @@ __all__ = ["Privacy", "from_system", "noise_from", "protected"]
 
 SAMPLES = "samples"  # the one number that may stand in a reply: it is 1 for everybody
 from_system: Draw = os.urandom
+_LARGEST = 1e6  # of clip and noise: their product stays far within what a weight can be
+_LEAST_NOISE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,13 @@ class Privacy:
     delta: float = 1e-5
 
     def __post_init__(self) -> None:
-        if not 0 <= self.clip < math.inf:
-            raise ValueError("privacy.clip must be a number from 0 on")
-        if not 0 <= self.noise_multiplier < math.inf:
-            raise ValueError("privacy.noise_multiplier must be a number from 0 on")
+        if isinstance(self.clip, bool) or not 0 <= self.clip <= _LARGEST:
+            raise ValueError(f"privacy.clip must be a number from 0 to {_LARGEST:g}")
+        if self.noise_multiplier != 0 and not _LEAST_NOISE <= self.noise_multiplier <= _LARGEST:
+            raise ValueError(
+                f"privacy.noise_multiplier must be 0, or a number from {_LEAST_NOISE:g} to "
+                f"{_LARGEST:g}: less noise guarantees nothing, and more leaves nothing"
+            )
         if self.noise_multiplier > 0 and self.clip == 0:
             raise ValueError("privacy.noise_multiplier is in lengths of privacy.clip: set that too")
         if not 0 < self.delta < 1:

@@ -205,7 +205,7 @@ def reveal(
 def _combined(shares: list[bytes]) -> bytes:
     try:
         return combine_shares(shares)
-    except Exception:  # as above
+    except Exception:  # bytes that another site sent may make the library raise anything
         raise SumError("the shares of a secret do not fit together") from None
 
 
@@ -219,7 +219,7 @@ def _public(private: bytes) -> bytes:
 def _agreed(private: bytes, public: bytes) -> bytes:
     try:
         return generate_shared_key(bytes_to_private_key(private), bytes_to_public_key(public))
-    except Exception:  # as above
+    except Exception:  # a key that another site sent, likewise
         raise SumError("a public key cannot be used") from None
 
 

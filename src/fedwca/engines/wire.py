@@ -157,6 +157,8 @@ def _read_places(text: str) -> list[list[str]]:
     )
     if not right:
         raise WireError("the list of tensors is not one")
+    if len({tuple(row[:4]) for row in found}) < len(found):
+        raise WireError("the list of tensors names a place twice")
     return found  # type: ignore[no-any-return]
 
 

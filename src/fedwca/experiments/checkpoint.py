@@ -7,10 +7,12 @@
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from fedwca.engines.records import filed_record, load_records, save_records
-from fedwca.files import file_digest, folder_at_once, seal, unseal, write_json
+from fedwca.files import file_digest, folder_at_once, open_file, seal, unseal, write_json
 from fedwca.methods.base import Record
 
 __all__ = ["Checkpoint", "read_checkpoint", "write_checkpoint"]
@@ -18,6 +20,7 @@ __all__ = ["Checkpoint", "read_checkpoint", "write_checkpoint"]
 _FORMAT = "fedwca-checkpoint-2"
 _MANIFEST = "manifest.json"
 _STATE = "state.safetensors"
+_Name = Annotated[str, StringConstraints(pattern=r"\A(state|memory-\d+)\.safetensors\z")]
 
 
 class Checkpoint(NamedTuple):
@@ -35,6 +38,24 @@ class Checkpoint(NamedTuple):
     state: Record
     memories: dict[str, Record]
     facts: dict[str, Any]
+
+
+class _Manifest(BaseModel):
+    """What `manifest.json` says; what has any other form is damaged."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    format: str
+    run: str
+    rounds: Annotated[int, Field(ge=0)]
+    facts: dict[str, Any]
+    memories: dict[str, _Name]
+    digests: dict[_Name, str]
+
+    def fits(self, folder: str) -> bool:
+        """Whether it is of the folder, and every file that it names has its digest."""
+        named = {_STATE, *self.memories.values()}
+        return folder == f"checkpoint-{self.rounds:05d}" and self.digests.keys() == named
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint, run: str) -> None:
@@ -60,29 +81,31 @@ def read_checkpoint(path: Path, run: str) -> Checkpoint:
     """Read a checkpoint, all of whose files are checked first; ValueError says what is wrong."""
     try:
         manifest = _manifest(path)
-        if manifest["run"] != run:
+        if manifest.run != run:
             raise ValueError("is of another run")
-        for name, digest in manifest["digests"].items():
+        for name, digest in manifest.digests.items():
             if file_digest(path / name) != digest:
                 raise ValueError(f"is damaged ({name})")
         (state,) = load_records(path / _STATE).values()
-        files = manifest["memories"].items()
-        memories = {name: filed_record(path / file) for name, file in files}
+        memories = {n: filed_record(path / file) for n, file in manifest.memories.items()}
     except OSError as error:
         raise ValueError(f"cannot be read ({error.strerror})") from None
-    return Checkpoint(manifest["rounds"], state, memories, manifest["facts"])
+    return Checkpoint(manifest.rounds, state, memories, manifest.facts)
 
 
-def _manifest(path: Path) -> dict[str, Any]:
+def _manifest(path: Path) -> _Manifest:
     if path.is_file():
         raise ValueError("is of an older version")
     try:
-        content = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
-    except ValueError:
-        content = None
-    manifest = unseal(content) if isinstance(content, dict) else None
+        with open_file(path / _MANIFEST) as file:
+            content = json.load(file)
+        whole = unseal(content) if isinstance(content, dict) else None
+        other = whole is not None and whole.get("format") != _FORMAT
+        manifest = None if other else _Manifest.model_validate(whole)
+    except (ValueError, RecursionError):
+        raise ValueError(f"is damaged ({_MANIFEST})") from None
     if manifest is None:
-        raise ValueError(f"is damaged ({_MANIFEST})")
-    if manifest["format"] != _FORMAT:
         raise ValueError("is of another version")
+    if not manifest.fits(path.name):
+        raise ValueError(f"is damaged ({_MANIFEST})")
     return manifest

@@ -22,8 +22,10 @@ class Guarantee(NamedTuple):
     rounds: int
 
 
-def announce(folder: RunFolder, promised: Guarantee | None, note: Note) -> None:
+def announce(folder: RunFolder, privacy: Privacy, promised: Guarantee | None, note: Note) -> None:
     """Keep the promise in the run folder, and tell it before the first round."""
+    if privacy.on and promised is None:
+        note("privacy: updates are clipped and get no noise, which guarantees nothing")
     if promised is not None:
         folder.write_json("privacy.json", promised._asdict())
         note(

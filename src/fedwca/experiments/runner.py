@@ -78,7 +78,7 @@ def run_experiment(
             *(model, experiment.method, clients, seed, folder.scratch, workers),
             *(tell.note, experiment.privacy),
         )
-        announce(folder, promised, tell.note)
+        announce(folder, experiment.privacy, promised, tell.note)
         try:
             federate_into(folder, experiment, source, engine, tell)
         finally:

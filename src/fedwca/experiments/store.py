@@ -13,7 +13,6 @@ Models, checkpoints and lines of results carry digests: what is damaged is notic
 
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from fedwca.experiments.checkpoint import Checkpoint, read_checkpoint, write_che
 from fedwca.files import (
     SEAL,
     append_line,
+    open_file,
     read_lines,
     remove,
     seal,
@@ -85,7 +85,8 @@ class RunFolder:
         """A JSON file of the folder."""
         path = self.path / name
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            with open_file(path) as file:
+                content = json.load(file)
         except (ValueError, RecursionError):
             content = None
         if not isinstance(content, dict):
@@ -149,7 +150,7 @@ class RunFolder:
 
     def clean(self) -> None:
         """Remove what an interrupted process may have left behind."""
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        remove(self.scratch)  # were it a link, to whatever: the link alone
         for leftover in self.path.glob("*.tmp"):
             remove(leftover)
 
