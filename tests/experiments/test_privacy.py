@@ -64,7 +64,7 @@ FEDAVG = {"method": {"name": "fedavg", "mean": "plain"}}
     [
         ({"noise_multiplier": 1}, "set that too"),
         ({"clip": -1}, "clip must be a number from 0 to"),
-        ({"clip": 1, "noise_multiplier": float("nan")}, "noise_multiplier must be a number"),
+        ({"clip": 1, "noise_multiplier": float("nan")}, "noise_multiplier must be 0, or a number"),
         ({"clip": 1, "delta": 1}, "delta must lie between 0 and 1"),
         ({"epsilon": 1}, "has no setting 'epsilon'"),
     ],
