@@ -180,6 +180,11 @@ def test_a_site_s_own_folder_is_found_wherever_it_was_copied(invoke: Invoke) -> 
     refused(invoke("deploy", "status", "--site", "b", "--folder", "taken/away"), "cannot be read")
 
 
+def test_a_deployment_nested_without_end_is_refused(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "deployment.toml").write_text(f"sites = {'[' * 5000}{']' * 5000}")
+    refused(invoke("deploy", "status", "--folder", str(tmp_path)), "cannot be read")
+
+
 def test_the_scripts_start_the_command_again_until_it_is_stopped(
     invoke: Invoke, tmp_path: Path
 ) -> None:

@@ -30,7 +30,10 @@ __all__ = ["default_cache", "stored_domain"]
 
 _UNREADABLE = "unreadable"
 _FORMAT = 3  # another number, and everything is decoded anew
-_DAMAGED = (OSError, ValueError, EOFError, KeyError, TypeError, AttributeError)
+_DAMAGED = (
+    *(OSError, ValueError, EOFError, KeyError, TypeError, AttributeError),
+    RecursionError,
+)
 
 
 def default_cache() -> Path:

@@ -315,7 +315,7 @@ def _check_secrets(kit: SiteKit) -> None:
 def _read(path: Path, **kinds: type) -> dict[str, Any]:
     try:
         said: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
     for key, kind in kinds.items():
         if not isinstance(said.get(key), kind):

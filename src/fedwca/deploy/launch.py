@@ -148,7 +148,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """A small file of the deployment; empty if it is not there or damaged."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 

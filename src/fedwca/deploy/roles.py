@@ -205,6 +205,6 @@ def local_settings(folder: Path) -> dict[str, Any]:
     """What `run_site` has kept for the ClientApp."""
     try:
         local: dict[str, Any] = json.loads((folder / "local.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         raise UserError(f"{folder} was not started by `fedwca deploy client`") from None
     return local

@@ -129,7 +129,7 @@ def _read_sealed(path: Path) -> dict[str, Any] | None:
     """What was written; None where it is gone or damaged."""
     try:
         content = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return unseal(content) if isinstance(content, dict) else None
 

@@ -95,7 +95,7 @@ def _opened(path: Path) -> Iterator[Any]:
             if (file.metadata() or {}).get("format") != _FORMAT:
                 raise ValueError(f"{path} is not a {_FORMAT} file")
             yield file
-    except (safetensors.SafetensorError, KeyError) as error:
+    except (safetensors.SafetensorError, KeyError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
 
 

@@ -107,7 +107,7 @@ class Measured:
             result = json.loads((path / "result.json").read_text(encoding="utf-8"))
             seconds = float(result["seconds"])
             keys = _keys(settings)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return
         for key in keys:
             self._seconds.setdefault(key, []).append(seconds)

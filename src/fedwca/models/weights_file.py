@@ -66,7 +66,7 @@ def read_class_names(path: str | Path) -> tuple[str, ...]:
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             names = json.loads((file.metadata() or {}).get(CLASSES, "[]"))
-    except (OSError, SafetensorError, ValueError):
+    except (OSError, SafetensorError, ValueError, RecursionError):
         return ()  # whoever reads the weights will say what is wrong with the file
     return tuple(str(name) for name in names) if isinstance(names, list) else ()
 
