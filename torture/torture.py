@@ -30,15 +30,15 @@ import soak
 import workers
 from attack import Attack
 
-ATTACKS: list[Attack] = [
+ATTACKS: list[Attack] = [  # the longest first, so that none is left over at the end
     *crash.ATTACKS,
     *deployment_kills.ATTACKS,
+    *workers.ATTACKS,
     *disks.ATTACKS,
     *fuzz.ATTACKS,
     *hostile.ATTACKS,
     *load.ATTACKS,
     *soak.ATTACKS,
-    *workers.ATTACKS,
 ]
 
 

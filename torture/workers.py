@@ -24,7 +24,7 @@ SETTINGS = {
     "data.images_per_domain": 60,
     "data.clients_per_domain": 1,
     "source.epochs": 1,
-    "training.rounds": 4,
+    "training.rounds": 8,
     "training.epochs": 4,
 }
 # A worker that hangs is to be noticed within seconds here, not a minute; but not one that merely
@@ -44,7 +44,7 @@ print("ready", flush=True)
 main(sys.argv[1:])
 """
 # What a run says when its imports, source training, start of workers, and rounds begin.
-PHASES = ("4 rounds", "ready", "round 0/", "training on", "round 2/")
+PHASES = ("8 rounds", "ready", "round 0/", "training on", "round 2/")
 Wound = Callable[[int, random.Random], None]
 
 
@@ -58,7 +58,7 @@ def _disturbed(wound: Wound, folder: Path, number: int) -> int:
         _wait_for("round 0/", process, folder)
     while wounds < 2 and process.poll() is None:
         workers = _workers(process.pid)
-        time.sleep(moments.uniform(0, 1) if workers else 0.05)
+        time.sleep(moments.uniform(0, 0.6) if workers else 0.05)
         if workers and process.poll() is None:
             try:
                 wound(moments.choice(workers), moments)
@@ -217,8 +217,8 @@ def _compare(folder: Path) -> None:
 
 
 ATTACKS = [
-    Attack("worker killed in its work (2 a run)", partial(_disturbed, _killed), times=10),
-    Attack("worker stopped by SIGSTOP (2 a run)", partial(_disturbed, _stopped), 8, short=0),
-    Attack("worker out of memory (2 a run)", partial(_disturbed, _starved), 10, short=0),
+    Attack("worker killed in its work (2 a run)", partial(_disturbed, _killed), times=8),
+    Attack("worker stopped by SIGSTOP (2 a run)", partial(_disturbed, _stopped), 5, short=0),
+    Attack("worker out of memory (2 a run)", partial(_disturbed, _starved), 8, short=0),
     Attack("Ctrl-C at any moment, and resumed", _interrupted, times=16),
 ]
