@@ -9,10 +9,11 @@ __all__ = ["cores", "keep_freed_memory", "lacks_memory"]
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's numbers for mallopt
 _LARGEST = 32 << 20  # what every glibc admits
 _KEPT = 1 << 30
-# As torch, C++ and the system say it where Python has no MemoryError for it.
+# As torch, C++ and the system say it where Python has no MemoryError for it; the last, where a
+# library is loaded.
 _WANT_OF_MEMORY = (
     *("allocate memory", "DefaultCPUAllocator", "bad_alloc", "not enough memory"),
-    "out of memory",
+    *("out of memory", "failed to map segment"),
 )
 
 

@@ -80,7 +80,11 @@ def test_a_sentence_is_short_and_has_no_codes_for_the_terminal(fedwca: Fedwca) -
 def test_too_little_memory_is_a_sentence(
     fedwca: Fedwca, npz_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for error in (MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: ...")):
+    for error in (
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: ..."),
+        ImportError("lib.so: failed to map segment from shared object"),
+    ):
 
         def fail(*_: object, error: Exception = error) -> None:
             raise error
