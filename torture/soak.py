@@ -77,8 +77,8 @@ class Simulations:
             except BrokenOffError:
                 self._faults["resumed"] += 1
         if chance.random() < 0.5:
-            newest = max(place.glob("checkpoint-*"))
-            os.truncate(newest, chance.randrange(newest.stat().st_size))
+            file = chance.choice(sorted(max(place.glob("checkpoint-*")).iterdir()))
+            os.truncate(file, chance.randrange(file.stat().st_size))
             self._faults["damaged checkpoint"] += 1
         with _killer(chance, self._faults):
             found = self._run(place, workers=2)

@@ -40,7 +40,7 @@ def mix(states: Iterable[Mapping[str, Tensor]], weights: Sequence[float] | Tenso
         _check_same_names(total, state)
         for name, sum_ in total.items():
             if sum_.is_floating_point():
-                sum_.add_(state[name].to(torch.float64), alpha=float(weight))
+                sum_.add_(state[name], alpha=float(weight))  # which widens it piece by piece
     if not total:
         raise ValueError("a blend needs at least one state")
     return {name: tensor.to(dtypes[name]) for name, tensor in total.items()}

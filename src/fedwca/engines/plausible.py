@@ -8,6 +8,8 @@ import hashlib
 import json
 from collections.abc import Collection
 
+from torch import Tensor
+
 from fedwca.core.params import State
 from fedwca.engines.base import Evaluation
 from fedwca.engines.wire import Parcel, WireError
@@ -34,13 +36,19 @@ def check_magnitude(reply: Record, source: State) -> None:
         for part, tensor in state.items():
             if not tensor.is_floating_point() or not tensor.numel():
                 continue
-            largest = float(tensor.abs().max())
-            bound = FAR * max(1.0, float(source[part].abs().max()))
+            largest = _largest(tensor)
+            bound = FAR * max(1.0, _largest(source[part]))
             if largest > bound:
                 raise WireError(
                     f"{part} of the model {name!r} reaches {largest:.3g}, where {bound:.3g} is "
                     f"{FAR:g} times the source model's; if the site is honest, lower training.lr"
                 )
+
+
+def _largest(tensor: Tensor) -> float:
+    """The largest absolute value, without a copy of all of them."""
+    low, high = tensor.aminmax()
+    return max(-float(low), float(high))
 
 
 def check_counts(
