@@ -3,8 +3,9 @@
 import os
 import signal
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -63,3 +64,7 @@ def play(trick: str) -> None:
         raise UserError("lower the setting", elsewhere="the same for others")
     elif trick == "stubborn":
         raise StubbornError("can", "not travel")
+
+
+def tell_blocked(pipe: "Connection[Any, Any]") -> None:
+    pipe.send(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))

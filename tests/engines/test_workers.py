@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import traceback
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import odd_jobs
 from fedwca.engines import worker
 from fedwca.engines.raw_tensor import RawTensor
 from fedwca.engines.spawning import undisturbed
@@ -194,6 +197,31 @@ def test_signals_wait_while_processes_are_started(handlers: list[object]) -> Non
         start()
     assert done == [1]
     assert [signal.getsignal(number) for number in HEARD] == handlers
+
+
+FIRST_PROCESS = """
+import multiprocessing, signal
+from fedwca.engines.spawning import undisturbed
+from odd_jobs import tell_blocked
+
+spawn = multiprocessing.get_context("spawn")
+ours, theirs = spawn.Pipe()
+with undisturbed():
+    spawn.Process(target=tell_blocked, args=(theirs,)).start()
+print(ours.recv(), signal.pthread_sigmask(signal.SIG_BLOCK, []))
+"""
+
+
+def test_the_very_first_process_does_not_feel_interrupts() -> None:
+    """With it Python starts a helper of its own, after which interrupts were let through."""
+    told = subprocess.run(
+        [sys.executable, "-c", FIRST_PROCESS],
+        env={**os.environ, "PYTHONPATH": str(Path(odd_jobs.__file__).parent)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert told.stdout.split() == ["True", "set()"], told.stderr
 
 
 @pytest.mark.parametrize("number", HEARD)

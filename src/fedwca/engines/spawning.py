@@ -5,10 +5,11 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from types import FrameType
 from typing import Any
 
-__all__ = ["undisturbed", "without_script"]
+__all__ = ["signals_wait", "undisturbed", "without_script"]
 
 
 @contextmanager
@@ -17,12 +18,12 @@ def undisturbed() -> Iterator[None]:
 
     One that is interrupted while it is being made would print a traceback.
     """
-    with _waiting_signals(), _without_interrupts():
+    with signals_wait(), _without_interrupts():
         yield
 
 
 @contextmanager
-def _waiting_signals() -> Iterator[None]:
+def signals_wait() -> Iterator[None]:
     """What Python would do at a signal is done at the end.
 
     To block it in the main thread is not enough: the other threads still take it in its place.
@@ -49,6 +50,8 @@ def _without_interrupts() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    # The first process would start it, which lets interrupts through again (before Python 3.13).
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

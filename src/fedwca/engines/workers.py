@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from typing import Generic, TypeVar
 
-from fedwca.engines.spawning import undisturbed, without_script
+from fedwca.engines.spawning import signals_wait, undisturbed, without_script
 from fedwca.engines.worker import LOOK, Outcome, Worker, result_of
 from fedwca.errors import UserError
 from fedwca.notes import Note, silent
@@ -73,7 +73,7 @@ class Workers(Generic[J, R]):
 
     def stop(self) -> None:
         """End the workers now; nobody waits for what they were doing."""
-        with undisturbed():
+        with signals_wait():
             for worker in self._workers:
                 worker.process.kill()
             while self._workers:
