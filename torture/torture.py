@@ -27,6 +27,7 @@ import fuzz
 import hostile
 import load
 import soak
+import sums
 import workers
 from attack import Attack
 
@@ -37,6 +38,7 @@ ATTACKS: list[Attack] = [  # the longest first, so that none is left over at the
     *disks.ATTACKS,
     *fuzz.ATTACKS,
     *hostile.ATTACKS,
+    *sums.ATTACKS,
     *load.ATTACKS,
     *soak.ATTACKS,
 ]

@@ -16,6 +16,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
+from fedwca.parsing import parse_json
+
 __all__ = [
     "SEAL",
     "append_line",
@@ -23,7 +25,9 @@ __all__ = [
     "file_names",
     "folder_at_once",
     "open_file",
+    "read_json",
     "read_lines",
+    "read_optional",
     "remove",
     "seal",
     "sweep",
@@ -130,7 +134,10 @@ def seal(content: dict[str, Any]) -> dict[str, Any]:
 def unseal(content: dict[str, Any]) -> dict[str, Any] | None:
     """What was sealed; None if it is not that any more."""
     rest = {name: value for name, value in content.items() if name != SEAL}
-    return rest if seal(rest) == content else None
+    try:
+        return rest if seal(rest) == content else None
+    except RecursionError:  # nested as we never do
+        return None
 
 
 def append_line(path: Path, line: dict[str, Any]) -> None:
@@ -151,14 +158,29 @@ def read_lines(path: Path, *, older: bool = True) -> list[dict[str, Any]]:
     lines = []
     for text in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
-            line = json.loads(text)
-        except (ValueError, RecursionError):
+            line = parse_json(text)
+        except ValueError:
             continue
         if isinstance(line, dict) and (SEAL in line or not older):
             line = unseal(line)
         if isinstance(line, dict) and isinstance(line.get("round"), int):
             lines.append(line)
     return lines
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file says; OSError or ValueError if it cannot be read."""
+    with open_file(path) as file:
+        return parse_json(file.read())
+
+
+def read_optional(path: Path) -> dict[str, Any]:
+    """What a JSON file says; nothing if it is not there or damaged."""
+    try:
+        content = read_json(path)
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def open_file(path: str | Path) -> BufferedReader:

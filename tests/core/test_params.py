@@ -20,6 +20,7 @@ from fedwca.core.params import (
     is_batch_norm_statistic,
     is_finite,
     mix,
+    unflatten,
 )
 
 few = settings(max_examples=15, deadline=None, derandomize=True)
@@ -189,6 +190,22 @@ def test_flatten_follows_the_names_and_detaches() -> None:
     vector = flatten(weights, ["b", "a"])
     assert vector.tolist() == [5, 1, 2, 3, 4]
     assert not vector.requires_grad
+
+
+def test_unflatten_gives_back_what_was_flattened() -> None:
+    weights = {
+        "a": torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
+        "n": torch.tensor(7),
+        "b": torch.ones(1),
+    }
+    back = unflatten(torch.tensor([5, 1, 2, 3, 4], dtype=torch.float64), ["b", "a"], weights)
+    assert {name: tensor.tolist() for name, tensor in back.items()} == {
+        "b": [5.0],
+        "a": [[1.0, 2.0], [3.0, 4.0]],
+    }
+    assert {tensor.dtype for tensor in back.values()} == {torch.float32}
+    with pytest.raises(RuntimeError):
+        unflatten(torch.zeros(4), ["b", "a"], weights)
 
 
 def test_batch_norm_statistics_are_told_by_name() -> None:

@@ -17,6 +17,7 @@ __all__ = [
     "is_batch_norm_statistic",
     "is_finite",
     "mix",
+    "unflatten",
 ]
 
 State = dict[str, Tensor]
@@ -105,6 +106,15 @@ def conv_layers(state: Mapping[str, Tensor]) -> list[list[str]]:
 def flatten(state: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
     """The named tensors as one float64 vector."""
     return torch.cat([state[name].detach().to(torch.float64).flatten() for name in names])
+
+
+def unflatten(vector: Tensor, names: Sequence[str], template: Mapping[str, Tensor]) -> State:
+    """The named tensors out of one vector, with the shapes and dtypes of the template's."""
+    parts = vector.split([template[name].numel() for name in names])
+    return {
+        name: part.reshape(template[name].shape).to(template[name].dtype)
+        for name, part in zip(names, parts, strict=True)
+    }
 
 
 def is_batch_norm_statistic(name: str) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwca.core.params import State, flatten
+from fedwca.core.params import State, flatten, unflatten
 
 __all__ = ["Draw", "clip_factor", "noised_update", "standard_normal"]
 
@@ -51,9 +51,8 @@ def noised_update(
     summed = start + update * clip_factor(update, clip)
     if noise_multiplier > 0:
         summed += noise_multiplier * clip * standard_normal(len(summed), draw)
-    released = {name: tensor.clone() for name, tensor in reference.items()}
-    parts = summed.split([local[name].numel() for name in names])
-    for name, part in zip(names, parts, strict=True):
-        sound = part.clamp(min=0) if name.endswith(".running_var") else part
-        released[name] = sound.reshape(local[name].shape).to(local[name].dtype)
-    return {name: released[name] for name in local}
+    released = unflatten(summed, names, local)
+    for name, tensor in released.items():
+        if name.endswith(".running_var"):
+            tensor.clamp_(min=0)
+    return {n: released[n] if n in released else reference[n].clone() for n in local}

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from fedwca.data.domains import Domain
 from fedwca.data.raw import Broken, Picture, RawDomain, Request
-from fedwca.files import file_digest, write_atomically
+from fedwca.files import file_digest, read_json, write_atomically
 from fedwca.notes import Note, silent, told
 
 __all__ = ["default_cache", "stored_domain"]
@@ -30,10 +30,7 @@ __all__ = ["default_cache", "stored_domain"]
 
 _UNREADABLE = "unreadable"
 _FORMAT = 3  # another number, and everything is decoded anew
-_DAMAGED = (
-    *(OSError, ValueError, EOFError, KeyError, TypeError, AttributeError),
-    RecursionError,
-)
+_DAMAGED = (OSError, ValueError, EOFError, KeyError, TypeError, AttributeError)
 
 
 def default_cache() -> Path:
@@ -117,7 +114,7 @@ def _hashed(parts: object) -> str:
 
 
 def _read(folder: Path, raw: RawDomain) -> Domain:
-    index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+    index = read_json(folder / "index.json")
     rows = np.load(folder / "rows.npy")
     return Domain(
         images=np.load(folder / "images.npy", mmap_mode="r"),

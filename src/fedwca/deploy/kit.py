@@ -7,7 +7,6 @@ deployment/sites/SITE/    site.toml, ca.crt, site.key, start.sh, a systemd unit
 import ipaddress
 import json
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,11 +21,7 @@ from fedwca.deploy.certificates import (
 )
 from fedwca.errors import UserError
 from fedwca.files import write_atomically, write_private
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from fedwca.parsing import parse_toml
 
 __all__ = ["ServerKit", "SiteKit", "expected_sites", "make_kit", "server_kit", "site_kit"]
 
@@ -314,8 +309,8 @@ def _check_secrets(kit: SiteKit) -> None:
 
 def _read(path: Path, **kinds: type) -> dict[str, Any]:
     try:
-        said: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        said = parse_toml(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
     for key, kind in kinds.items():
         if not isinstance(said.get(key), kind):

@@ -1,6 +1,5 @@
 """Starting a run at the server, and following it to its end."""
 
-import json
 import time
 import uuid
 from pathlib import Path
@@ -17,7 +16,7 @@ from fedwca.experiments.config import Experiment
 from fedwca.experiments.runner import load_data, weights_files
 from fedwca.experiments.source import blank_model
 from fedwca.experiments.store import RunFolder
-from fedwca.files import write_atomically, write_json
+from fedwca.files import read_optional, write_atomically, write_json
 from fedwca.models import load_weights
 from fedwca.notes import Note
 
@@ -31,7 +30,6 @@ __all__ = [
     "last_runs",
     "last_settings",
     "log_of",
-    "read_json",
     "start",
     "stop",
     "under_way",
@@ -91,7 +89,7 @@ def _start(kit: ServerKit, experiment: Experiment, runs: Path, cache: Path) -> s
 
 def _wait_until_begun(kit: ServerKit, job: str) -> None:
     until = time.monotonic() + _START
-    while read_json(kit.folder / OUTCOME).get("id") != job:
+    while read_optional(kit.folder / OUTCOME).get("id") != job:
         if time.monotonic() > until:
             raise UserError("the run has not begun: see superlink.log in the server's folder")
         time.sleep(0.2)
@@ -144,23 +142,14 @@ clientapp = "fedwca_app:client_app"
 }
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A small file of the deployment; empty if it is not there or damaged."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
 def last_runs(kit: ServerKit) -> Path:
     """Where the run lies that was started last."""
-    return Path(str(read_json(kit.folder / JOB).get("runs", kit.folder / "runs")))
+    return Path(str(read_optional(kit.folder / JOB).get("runs", kit.folder / "runs")))
 
 
 def last_settings(kit: ServerKit) -> dict[str, Any]:
     """Settings of the run that was started last, to go on with."""
-    settings = read_json(kit.folder / JOB).get("settings")
+    settings = read_optional(kit.folder / JOB).get("settings")
     if not isinstance(settings, dict):
         raise UserError(
             f"no run was started from {kit.folder} yet: start one with `fedwca deploy run CONFIG`"
@@ -174,7 +163,7 @@ def follow(kit: ServerKit, job: str, experiment: Experiment, runs: Path, log: Ta
     while True:
         log.read()
         running = under_way(kit)  # looked at first: what it leaves on its end is then seen
-        outcome = read_json(kit.folder / OUTCOME)
+        outcome = read_optional(kit.folder / OUTCOME)
         if outcome.get("id") != job:
             raise UserError("another run has been started: see `fedwca deploy status`")
         if outcome.get("state") == "done":
@@ -216,14 +205,14 @@ def stop(kit: ServerKit) -> bool:
 
     Its finished rounds are kept.
     """
-    job = read_json(kit.folder / JOB).get("id")
-    pending = job is not None and read_json(kit.folder / OUTCOME).get("id") != job
+    job = read_optional(kit.folder / JOB).get("id")
+    pending = job is not None and read_optional(kit.folder / OUTCOME).get("id") != job
     if not pending and not under_way(kit):
         return False
     write_json(kit.folder / CANCELLED, {"id": job})  # should it not have begun, it will not
     gone = time.monotonic() + _END
     while under_way(kit):
-        outcome = read_json(kit.folder / OUTCOME)
+        outcome = read_optional(kit.folder / OUTCOME)
         if outcome.get("id") == job and outcome.get("state") == "running":
             # Said first: whoever follows the run learns that its end was wanted.
             write_json(kit.folder / OUTCOME, {**outcome, "state": "stopped"})
@@ -236,4 +225,4 @@ def stop(kit: ServerKit) -> bool:
 
 def cancelled(folder: Path, job: str) -> bool:
     """Whether the job was stopped before it began."""
-    return read_json(folder / CANCELLED).get("id") == job
+    return read_optional(folder / CANCELLED).get("id") == job

@@ -21,7 +21,7 @@ from fedwca.deploy.processes import (
     run_flower,
 )
 from fedwca.errors import UserError
-from fedwca.files import write_atomically, write_json
+from fedwca.files import read_json, write_atomically, write_json
 from fedwca.notes import Note
 
 __all__ = ["CONNECTION", "SERVER_FOLDER", "SITE_FOLDER", "run_server", "run_site"]
@@ -204,7 +204,7 @@ def _supernode(kit: SiteKit) -> list[str]:
 def local_settings(folder: Path) -> dict[str, Any]:
     """What `run_site` has kept for the ClientApp."""
     try:
-        local: dict[str, Any] = json.loads((folder / "local.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        local: dict[str, Any] = read_json(folder / "local.json")
+    except (OSError, ValueError):
         raise UserError(f"{folder} was not started by `fedwca deploy client`") from None
     return local

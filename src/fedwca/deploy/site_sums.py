@@ -29,7 +29,7 @@ from fedwca.engines.secure_sum import (
     unmask,
 )
 from fedwca.engines.withheld import as_bytes, as_tensor
-from fedwca.files import seal, unseal, write_json, write_private
+from fedwca.files import read_optional, seal, unseal, write_json, write_private
 from fedwca.methods.base import Record
 
 __all__ = ["SiteSums"]
@@ -127,11 +127,7 @@ class SiteSums:
 
 def _read_sealed(path: Path) -> dict[str, Any] | None:
     """What was written; None where it is gone or damaged."""
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return unseal(content) if isinstance(content, dict) else None
+    return unseal(read_optional(path))
 
 
 def _after(prefix: str, values: Mapping[str, Tensor]) -> list[str]:

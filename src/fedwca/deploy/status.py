@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from fedwca.deploy.kit import ServerKit, SiteKit
-from fedwca.deploy.launch import JOB, OUTCOME, read_json, under_way
+from fedwca.deploy.launch import JOB, OUTCOME, under_way
 from fedwca.deploy.processes import is_open
 from fedwca.deploy.server import SITES, deployed_name
 from fedwca.experiments.config import resolve
+from fedwca.files import read_optional
 from fedwca.report.runs import RunView, read_run
 
 __all__ = ["run_line", "server_lines", "site_lines", "site_rows"]
@@ -36,18 +37,18 @@ def server_lines(kit: ServerKit) -> Iterator[str]:
 
 def last_run(kit: ServerKit) -> tuple[RunView | None, dict[str, Any]]:
     """The run that was started last, if it has begun, and what is known of its sites."""
-    job = read_json(kit.folder / JOB)
+    job = read_optional(kit.folder / JOB)
     if not isinstance(job.get("settings"), dict) or "runs" not in job:
         return None, {}
     path = Path(job["runs"]) / deployed_name(resolve(job["settings"]))
     if not (path / "config.json").is_file():
         return None, {}
-    return read_run(path), read_json(path / SITES)
+    return read_run(path), read_optional(path / SITES)
 
 
 def run_line(kit: ServerKit, view: RunView) -> str:
     """The run in a few words."""
-    outcome = read_json(kit.folder / OUTCOME)
+    outcome = read_optional(kit.folder / OUTCOME)
     state = str(outcome.get("state", "not begun"))
     if state == "running" and not under_way(kit):
         state = "cut short"

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from fedwca.core.params import State
+from fedwca.core.params import State, flatten, unflatten
 from fedwca.engines.secure_sum import SumError, Vector
 
 __all__ = ["RANGE", "decoded", "encoded", "length", "step"]
@@ -38,8 +38,7 @@ def encoded(state: Mapping[str, torch.Tensor], weight: int, total: int) -> Vecto
     """
     if not 1 <= weight <= total:
         raise SumError("a site counts at least once, and not more often than all together")
-    floats = [state[name].detach().cpu().double().flatten() for name in _summed(state)]
-    numbers = torch.cat(floats).numpy()
+    numbers = flatten(state, _summed(state)).cpu().numpy()
     if not bool((np.abs(numbers) <= RANGE).all()):
         raise SumError(f"a weight of the model leaves ±{RANGE:.0f}, which cannot be summed")
     steps = np.rint(numbers / step(total)).astype(np.int64)
@@ -56,12 +55,8 @@ def decoded(sum: Vector, summed: int, total: int, template: Mapping[str, torch.T
         template: names, shapes and dtypes; its integer buffers are kept.
     """
     mean = torch.from_numpy(sum.view(np.int64).astype(np.float64) * (step(total) / summed))
-    names = _summed(template)
-    parts = dict(zip(names, mean.split([template[n].numel() for n in names]), strict=True))
-    return {
-        name: parts[name].reshape(own.shape).to(own.dtype) if name in parts else own.clone()
-        for name, own in template.items()
-    }
+    parts = unflatten(mean, _summed(template), template)
+    return {n: parts[n] if n in parts else own.clone() for n, own in template.items()}
 
 
 def _summed(state: Mapping[str, torch.Tensor]) -> list[str]:

@@ -15,6 +15,7 @@ from fedwca.core.params import State
 from fedwca.files import write_atomically
 from fedwca.methods.base import Record
 from fedwca.models.states import is_whole, sealed
+from fedwca.parsing import parse_json
 
 __all__ = ["Filed", "filed_record", "load_records", "place", "places", "save_records"]
 
@@ -95,12 +96,12 @@ def _opened(path: Path) -> Iterator[Any]:
             if (file.metadata() or {}).get("format") != _FORMAT:
                 raise ValueError(f"{path} is not a {_FORMAT} file")
             yield file
-    except (safetensors.SafetensorError, KeyError, RecursionError) as error:
+    except (safetensors.SafetensorError, KeyError) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
 
 
 def _places(file: Any) -> list[tuple[str, str, str, str, int]]:
-    return [tuple(row) for row in json.loads(file.metadata()["places"])]
+    return [tuple(row) for row in parse_json(file.metadata()["places"])]
 
 
 class Filed(Mapping[str, State]):

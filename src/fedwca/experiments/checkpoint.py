@@ -5,14 +5,13 @@
 - manifest.json         rounds, facts, whose memory each is, digests of all files and of itself
 """
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from fedwca.engines.records import filed_record, load_records, save_records
-from fedwca.files import file_digest, folder_at_once, open_file, seal, unseal, write_json
+from fedwca.files import file_digest, folder_at_once, read_json, seal, unseal, write_json
 from fedwca.methods.base import Record
 
 __all__ = ["Checkpoint", "read_checkpoint", "write_checkpoint"]
@@ -97,12 +96,11 @@ def _manifest(path: Path) -> _Manifest:
     if path.is_file():
         raise ValueError("is of an older version")
     try:
-        with open_file(path / _MANIFEST) as file:
-            content = json.load(file)
+        content = read_json(path / _MANIFEST)
         whole = unseal(content) if isinstance(content, dict) else None
         other = whole is not None and whole.get("format") != _FORMAT
         manifest = None if other else _Manifest.model_validate(whole)
-    except (ValueError, RecursionError):
+    except ValueError:
         raise ValueError(f"is damaged ({_MANIFEST})") from None
     if manifest is None:
         raise ValueError("is of another version")

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -18,11 +17,7 @@ from fedwca.errors import UserError, did_you_mean
 from fedwca.experiments.defaults import defaults
 from fedwca.experiments.privacy import check_private
 from fedwca.methods import METHODS, Method, Training
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from fedwca.parsing import parse_toml
 
 __all__ = [
     "DataConfig",
@@ -394,8 +389,8 @@ def parse_override(text: str) -> tuple[str, Any]:
         raise UserError(f"--set {text}: write it as section.name=value, such as training.lr=0.01")
     key, value = key.strip(), value.strip()
     try:
-        read = _parsed(f"x = {value}")["x"]
-    except _NOT_TOML:
+        read = parse_toml(f"x = {value}")["x"]
+    except ValueError:
         return key, value
     # A folder may be called 2024 or true: what is a name by nature stays as it was written.
     return key, value if key in _NAMES and not isinstance(read, str | list) else read
@@ -407,22 +402,12 @@ _NAMES = (
 )
 
 
-# No text, no TOML, a number of thousands of digits, lists a thousand deep.
-_NOT_TOML = (ValueError, RecursionError)
-
-
-def _parsed(text: str) -> Table:
-    content: Table = tomllib.loads(text)
-    repr(content)  # Python does not write out the largest numbers: then no complaint could either
-    return content
-
-
 def _read_toml(path: Path) -> Table:
     try:
-        return _parsed(path.read_text(encoding="utf-8"))
+        return parse_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path} does not exist: give the path of a config file") from None
-    except _NOT_TOML as error:
+    except ValueError as error:
         raise UserError(f"{path} is not valid TOML: {error}") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None

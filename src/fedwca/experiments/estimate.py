@@ -20,6 +20,7 @@ from fedwca.experiments.config import Experiment
 from fedwca.experiments.reproduce import Cell
 from fedwca.experiments.source import blank_model, cached_source
 from fedwca.experiments.store import RunFolder
+from fedwca.files import read_json
 from fedwca.machine import cores
 from fedwca.methods.inference import device_of
 from fedwca.methods.optimizer import make_sgd
@@ -103,11 +104,11 @@ class Measured:
     def add(self, path: Path) -> None:
         """Take in a finished run; one that cannot be read says nothing."""
         try:
-            settings = json.loads((path / "config.json").read_text(encoding="utf-8"))["settings"]
-            result = json.loads((path / "result.json").read_text(encoding="utf-8"))
+            settings = read_json(path / "config.json")["settings"]
+            result = read_json(path / "result.json")
             seconds = float(result["seconds"])
             keys = _keys(settings)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return
         for key in keys:
             self._seconds.setdefault(key, []).append(seconds)

@@ -23,7 +23,7 @@ from fedwca.experiments.checkpoint import Checkpoint, read_checkpoint, write_che
 from fedwca.files import (
     SEAL,
     append_line,
-    open_file,
+    read_json,
     read_lines,
     remove,
     seal,
@@ -85,9 +85,8 @@ class RunFolder:
         """A JSON file of the folder."""
         path = self.path / name
         try:
-            with open_file(path) as file:
-                content = json.load(file)
-        except (ValueError, RecursionError):
+            content = read_json(path)
+        except ValueError:
             content = None
         if not isinstance(content, dict):
             raise UserError(f"{path} is damaged: move {self.path} away and run again")

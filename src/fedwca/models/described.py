@@ -1,6 +1,5 @@
 """Model files that say of themselves what they are: the network, its input, how it was made."""
 
-import json
 import os
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +15,7 @@ from fedwca.models.backbone import StrideOn
 from fedwca.models.build import ClassifierKind, build_model
 from fedwca.models.domain_model import DomainModel
 from fedwca.models.weights_file import load_weights, read_weights, save_weights
+from fedwca.parsing import parse_json
 
 __all__ = [
     "DESCRIPTION",
@@ -134,9 +134,9 @@ def read_description(path: str | Path) -> Description | None:
 def parse_description(entry: str, path: str | Path) -> Description:
     """A description as it stands in a file."""
     try:
-        content: Any = json.loads(entry)
+        content: Any = parse_json(entry)
         return Description.model_validate(content)
-    except (ValueError, ValidationError, RecursionError):
+    except (ValueError, ValidationError):
         raise UserError(
             f"{path} describes a model that this version of fedwca does not understand: "
             "export it anew, or install a newer version"

@@ -17,6 +17,7 @@ from fedwca.errors import UserError
 from fedwca.files import SEAL, write_atomically
 from fedwca.models.domain_model import DomainModel
 from fedwca.models.states import copy_values, differences, is_whole, sealed
+from fedwca.parsing import parse_json
 
 WRAPPERS = ("state_dict", "model")  # keys under which training scripts put the weights
 HEADS = ("fc.", "classifier.", "head.", "heads.")  # ImageNet's own classes, of no use here
@@ -65,8 +66,8 @@ def read_class_names(path: str | Path) -> tuple[str, ...]:
         return ()
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            names = json.loads((file.metadata() or {}).get(CLASSES, "[]"))
-    except (OSError, SafetensorError, ValueError, RecursionError):
+            names = parse_json((file.metadata() or {}).get(CLASSES, "[]"))
+    except (OSError, SafetensorError, ValueError):
         return ()  # whoever reads the weights will say what is wrong with the file
     return tuple(str(name) for name in names) if isinstance(names, list) else ()
 

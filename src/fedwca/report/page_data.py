@@ -1,6 +1,5 @@
 """What the report page shows, as plain data: of one run, or of several side by side."""
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -8,7 +7,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from fedwca.files import open_file
+from fedwca.files import open_file, read_optional
 from fedwca.report.clusters import chance_purity, purity
 from fedwca.report.runs import RunView
 from fedwca.report.significance import paired_difference
@@ -22,7 +21,7 @@ _LOG_LINES = 200
 
 def run_data(view: RunView, *, images: bool = True) -> Json:
     """All that the page of one run shows."""
-    held = _mappings(_json(view.path / "clients.json").get("clients"))
+    held = _mappings(read_optional(view.path / "clients.json").get("clients"))
     names = _names(view)
     return {
         "kind": "run",
@@ -40,7 +39,7 @@ def run_data(view: RunView, *, images: bool = True) -> Json:
         "weights": _weights(view, names),
         "costs": _costs(view),
         "examples": _pictures(view.path / "examples.json") if images else {},
-        "sites": _mappings(_json(view.path / "sites.json")),
+        "sites": _mappings(read_optional(view.path / "sites.json")),
         "log": _log(view.path / "log.txt"),
     }
 
@@ -235,16 +234,6 @@ def _short(value: Any) -> float | None:
     return float(f"{value:.4g}")
 
 
-def _json(path: Path) -> Json:
-    """A file of the run folder that not every run has."""
-    try:
-        with open_file(path) as file:
-            content = json.load(file)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
 def _mappings(content: Any) -> dict[str, Json]:
     """The entries of a file that are what they should be; a damaged one is left out."""
     if not isinstance(content, dict):
@@ -253,7 +242,7 @@ def _mappings(content: Any) -> dict[str, Json]:
 
 
 def _pictures(path: Path) -> dict[str, list[str]]:
-    clients = _json(path).get("clients")
+    clients = read_optional(path).get("clients")
     if not isinstance(clients, dict):
         return {}
     lists = {name: part for name, part in clients.items() if isinstance(part, list)}

@@ -1,16 +1,15 @@
 """Run folders as the reports see them: JSON only, so that reading them needs no PyTorch."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedwca.errors import UserError
-from fedwca.files import SEAL, read_lines, unseal
+from fedwca.files import SEAL, read_json, read_lines, unseal
 
 __all__ = ["RunView", "find_runs", "read_run"]
 
-_DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
+_DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class RunView:
         path = self.path / "privacy.json"
         if not path.is_file():
             return ""
-        told = json.loads(path.read_text(encoding="utf-8"))
+        told = read_json(path)
         return f"ε = {told['epsilon']:.3g}, δ = {told['delta']:g} after {told['rounds']} rounds"
 
     @property
@@ -87,7 +86,7 @@ def read_run(path: Path) -> RunView:
     if not config.is_file():
         raise UserError(f"{path} is not a run folder: it has no config.json; see `fedwca list`")
     try:
-        settings = json.loads(config.read_text(encoding="utf-8"))["settings"]
+        settings = read_json(config)["settings"]
         view = RunView(path, settings, tuple(_lines(path)), (path / "result.json").is_file())
         _ = (view.method, view.seed, view.rounds, view.accuracy, view.privacy)
         _ = settings["data"]["benchmark"]
@@ -111,7 +110,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     lines = read_lines(path / "results.jsonl")
     result = path / "result.json"
     if result.is_file():
-        final = json.loads(result.read_text(encoding="utf-8"))
+        final = read_json(result)
         if SEAL in final:  # older versions have none
             final = unseal(final)
         lines = [line for line in lines if line["round"] < final["round"]] + [final]

@@ -2,7 +2,6 @@
 
 import base64
 import io
-import json
 import math
 import unicodedata
 from collections.abc import Iterator, Mapping
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from fedwca.errors import UserError
-from fedwca.files import write_atomically
+from fedwca.files import read_json, write_atomically
 from fedwca.report.heat_map import heat_map
 from fedwca.report.records import flat_records
 from fedwca.report.runs import RunView
@@ -117,7 +116,7 @@ def _examples(run: RunView) -> Iterator[_Value]:
     if not file.is_file():
         return
     try:
-        kept = json.loads(file.read_text(encoding="utf-8"))["clients"]
+        kept = read_json(file)["clients"]
         strips = {
             name: _strip([_decoded(p) for p in found]) for name, found in kept.items() if found
         }
