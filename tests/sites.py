@@ -201,7 +201,12 @@ def engine_for(
 
 
 def run_rounds(
-    engine: Any, method: Method, source: State, told: Told, start: Checkpoint | None = None
+    engine: Any,
+    method: Method,
+    source: State,
+    told: Told,
+    start: Checkpoint | None = None,
+    every: int = 1,
 ) -> list[Checkpoint]:
     """All rounds; the checkpoints after each."""
     checkpoints: list[Checkpoint] = []
@@ -212,7 +217,7 @@ def run_rounds(
         checkpoints.append(at._replace(memories=memories))
 
     try:
-        federate(method, engine, first, told.lines.append, keep)
+        federate(method, engine, first, told.lines.append, keep, every=every)
     finally:
         engine.close()
     return checkpoints

@@ -18,7 +18,7 @@ class Attack(NamedTuple):
         name: what is done, as the table says it.
         attempt: does it once, in an empty folder, with all randomness from the number; the folder's
             parent is shared by all attempts, for what they compare with. Whatever it raises counts
-            as lost. It may do it several times, and return how often.
+            as lost. It may do it several times, or not at all, and return how often.
         times: attempts in a full run.
         short: attempts in the short form, which the tests run; 0: left out there.
         alone: nothing else may run beside it, because it measures memory or takes all cores.

@@ -71,13 +71,18 @@ def read_only(folder: Path, number: int) -> int:
 
 
 def damaged(folder: Path, number: int) -> int:
-    """Something of an unfinished run is damaged; it goes on, or over, to the same result."""
+    """Something of a run is damaged; it goes on, or over, to the same result.
+
+    Its final line is cut short or gone; beside that, something that it goes on from is damaged.
+    """
     whole, rng = unbroken(folder.parent, *RUN), random.Random(number)
     for time_ in range(DAMAGES):
         place = folder / str(time_)
         shutil.copytree(whole, place)
         (run,) = (place / "runs").iterdir()
-        (run / "result.json").unlink()
+        os.truncate(run / "result.json", rng.randrange((run / "result.json").stat().st_size))
+        if rng.random() < 0.5:
+            (run / "result.json").unlink()
         done = rng.choice(MISCHIEF)(run, rng)
         code, said = _fedwca(command(folder.parent, place, *RUN))
         held(code == 0, f"{done}: it was not resumed: {said[-500:]}")

@@ -27,7 +27,7 @@ _KINDS = (
     *("config files", "settings by --set", "settings by Python", "image files"),
     *("folders of images", "models as safetensors", "models as ONNX", "PyTorch files with code"),
     *("npz, mat and IDX files", "run folders", "tensors of messages", "messages of Flower"),
-    "requests of a hostile server",
+    *("objects of Flower", "requests of a hostile server"),
 )
 
 

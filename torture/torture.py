@@ -63,7 +63,8 @@ def make(attack: Attack, folder: Path, numbers: range) -> Tally:
         place = folder / str(number)
         place.mkdir()
         try:
-            tried += attack.attempt(place, number) or 1
+            times = attack.attempt(place, number)
+            tried += 1 if times is None else times
             shutil.rmtree(place, ignore_errors=True)
         except Exception as error:
             tried += 1

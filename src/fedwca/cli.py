@@ -49,6 +49,7 @@ BenchmarkName = Annotated[
 ]
 
 
+STOPPED = "stopped; the same command goes on from the last finished round"
 _LONGEST = 2000  # letters of a sentence: a setting or a name that is quoted in it may be endless
 
 
@@ -65,7 +66,7 @@ def top(
 
 
 @app.command()
-@stoppable("stopped; the same command goes on from the last finished round")
+@stoppable(STOPPED)
 def run(
     config: Annotated[Path | None, typer.Argument(help="a TOML file; none: mini-digits")] = None,
     methods: Annotated[
@@ -143,6 +144,7 @@ def _first_line(module: Any) -> str:
 
 
 @app.command()
+@stoppable(STOPPED)
 def resume(folder: Run, runs: Runs = Path("runs"), cache: Cache = None) -> None:
     """Go on with an interrupted run, from its last finished round.
 

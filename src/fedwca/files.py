@@ -28,6 +28,7 @@ __all__ = [
     "read_json",
     "read_lines",
     "read_optional",
+    "read_sealed",
     "remove",
     "seal",
     "sweep",
@@ -138,6 +139,15 @@ def unseal(content: dict[str, Any]) -> dict[str, Any] | None:
         return rest if seal(rest) == content else None
     except RecursionError:  # nested as we never do
         return None
+
+
+def read_sealed(path: Path, *, older: bool = False) -> dict[str, Any] | None:
+    """What was sealed in a JSON file; None if it is gone or damaged.
+
+    `older` takes one too that has no digest, as a file of an older version.
+    """
+    content = read_optional(path)
+    return content if older and content and SEAL not in content else unseal(content)
 
 
 def append_line(path: Path, line: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from federation import same
 from fedwca.data.domains import Benchmark
@@ -398,8 +399,7 @@ def test_replies_lie_in_files_that_are_gone_at_the_end(world: World) -> None:
     assert not engine._scratch.exists()
 
 
-def test_few_replies_are_asked_for_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedwca.engines.flower_post._AT_ONCE", 1)
+def test_one_reply_is_asked_for_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     pull, asked = world.grid.pull_messages, list[int]()
     monkeypatch.setattr(
         world.grid, "pull_messages", lambda numbers: asked.append(len(numbers)) or pull(numbers)
@@ -408,6 +408,82 @@ def test_few_replies_are_asked_for_at_a_time(world: World, monkeypatch: pytest.M
     world.run(engine, told)
     assert set(asked) == {1}
     assert len(told.lines) == 4
+
+
+def test_a_reply_that_does_not_come_whole_keeps_nobody_waiting(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower tells of a reply first, and waits in there until all of it has come."""
+    monkeypatch.setattr("fedwca.engines.flower_post._PATIENCE", 0.05)
+    engine, told = world.engine(rules=HASTY)
+    jobs, whole, pull = first_jobs(world, engine), threading.Event(), world.grid.pull_messages
+
+    def pulled(numbers: list[str]) -> list[Any]:
+        node, request = world.grid.sent[int(numbers[0].removeprefix("message-"))]
+        if (node, request.kind) == (1, "work"):
+            whole.wait(timeout=60)
+        return pull(numbers)
+
+    monkeypatch.setattr(world.grid, "pull_messages", pulled)
+    answers = engine.exchange(0, jobs).answers
+    assert [client.name for client in answers] == world.names[:1]
+    assert f"round 0: closed without {world.names[1]}" in told.notes
+    whole.set()
+    while engine._post._slow:
+        engine._sites.look()
+    assert f"{world.names[1]} has answered round 0 too late" in told.notes
+    engine.close()
+
+
+def test_what_flower_cannot_put_together_is_refused_and_asked_for_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, told = world.engine(rounds=1)
+    pull, spoilt = world.grid.pull_messages, list[str]()
+
+    def pulled(numbers: list[str]) -> list[Any]:
+        replies = pull(numbers)
+        if replies and not spoilt and world.grid.sent[-1][1].kind == "work":
+            spoilt.extend(numbers)
+            inflate_object_from_contents("head", {"head": b"\x00nonsense"})
+        return replies
+
+    monkeypatch.setattr(world.grid, "pull_messages", pulled)
+    world.run(engine, told)
+    assert spoilt
+    (reasons,) = told.lines[0]["refused"].values()
+    assert len(reasons) == 1
+    assert reasons[0].startswith("it cannot be read (")
+    assert [len(line["clients"]) for line in told.lines] == [2, 2]
+
+
+def test_a_grid_that_cannot_be_reached_is_nobodys_fault(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pulled(numbers: list[str]) -> list[Any]:
+        raise ConnectionError("the SuperLink is gone")
+
+    monkeypatch.setattr(world.grid, "pull_messages", pulled)
+    engine, told = world.engine()
+    with pytest.raises(ConnectionError, match="SuperLink is gone"):
+        world.run(engine, told)
+
+
+def test_refusals_of_rounds_that_are_not_scored_stand_in_the_next_line(world: World) -> None:
+    honest, lies = world.grid.sites[0], iter([True])
+
+    def answer(request: Request) -> Reply:
+        reply = honest(request)
+        lie = request.kind == "work" and request.round == 1 and next(lies, False)
+        return replace(reply, round=7) if lie else reply
+
+    world.grid.sites[0] = answer
+    engine, told = world.engine()
+    source = world.new_model().feature_state()
+    run_rounds(engine, world.experiment.method, source, told, every=3)
+    assert [line["round"] for line in told.lines] == [0, 3]
+    assert "refused" not in told.lines[0]
+    assert told.lines[1]["refused"] == {"dim": ["it answers round 7 of the run 'run-1'"]}
 
 
 def test_a_late_answer_keeps_nothing_of_its_round(world: World) -> None:

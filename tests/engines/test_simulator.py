@@ -62,7 +62,8 @@ def test_a_killed_worker_is_replaced_and_its_client_done_again(
     quiet = Simulator(new_model(), method, tiny_clients, 0, tmp_path / "quiet", 1)
     undisturbed = _replies(quiet.exchange(0, jobs))
     engine = Simulator(new_model(), method, tiny_clients, 0, tmp_path / "scratch", 2)
-    killer = threading.Thread(target=_kill_a_worker, args=(engine,))
+    killed: list[int] = []
+    killer = threading.Thread(target=_kill_a_worker, args=(engine, killed))
     killer.start()
     try:
         disturbed = _replies(engine.exchange(0, jobs))
@@ -72,18 +73,20 @@ def test_a_killed_worker_is_replaced_and_its_client_done_again(
         killer.join()
         engine.close()
         quiet.close()
+    assert killed
 
 
 def _replies(exchanged: Exchanged) -> dict[Client, Record]:
     return {c: a.adapted.reply for c, a in exchanged.answers.items() if a.adapted}
 
 
-def _kill_a_worker(engine: Simulator) -> None:
+def _kill_a_worker(engine: Simulator, killed: list[int]) -> None:
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         pids = engine._pool.pids() if engine._pool else []
         if len(pids) == 2 and any(engine._mailbox.folder.glob("worker-*")):
             os.kill(pids[0], signal.SIGKILL)
+            killed.append(pids[0])
             return
         time.sleep(0.001)
 

@@ -1,5 +1,6 @@
 """The run folder: what it refuses, what it forgives."""
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -87,7 +88,9 @@ def test_a_checkpoint_is_a_folder_and_memories_are_read_when_asked_for(tmp_path:
     assert models["m"] is not models["m"]
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "memory-0.safetensors", "state.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["manifest.json", "memory-0.safetensors", "state.safetensors", "results.jsonl"]
+)
 def test_any_flipped_byte_any_cut_and_any_lost_file_is_noticed(tmp_path: Path, name: str) -> None:
     run = with_checkpoints(tmp_path)
     path = run.path / "checkpoint-00002" / name
@@ -104,11 +107,11 @@ def test_any_flipped_byte_any_cut_and_any_lost_file_is_noticed(tmp_path: Path, n
 
 
 SOUND = {
-    "format": "fedwca-checkpoint-2",
+    "format": "fedwca-checkpoint-3",
     "rounds": 2,
     "facts": {},
     "memories": {},
-    "digests": {"state.safetensors": ""},
+    "digests": {"state.safetensors": "", "results.jsonl": ""},
 }
 
 
@@ -156,7 +159,7 @@ def test_checkpoints_of_other_versions_and_other_runs_are_left_aside(tmp_path: P
     run = with_checkpoints(tmp_path)
     newest = run.path / "checkpoint-00002"
     other = RunFolder.open(tmp_path / "other", {"a": 2}, {"a": 2})
-    write_checkpoint(newest, Checkpoint(2, record(2), {}, {}), other._digest())
+    write_checkpoint(newest, Checkpoint(2, record(2), {}, {}), other._digest(), b"")
     check_falls_back(run, "is of another run")
     write_json(newest / "manifest.json", seal({"format": "fedwca-checkpoint-9"}))
     check_falls_back(run, "is of another version")
@@ -196,12 +199,63 @@ def test_a_checkpoint_counts_only_with_all_its_results(tmp_path: Path) -> None:
         run.save_checkpoint(Checkpoint(rounds, record(rounds), {}, {}))
     path = run.path / "results.jsonl"
     lines = path.read_text().splitlines()
+    for number in (2, 3):  # as if lines had been damaged before they were copied
+        checkpoint = Checkpoint(number, record(number), {}, {})
+        write_checkpoint(run.path / f"checkpoint-0000{number}", checkpoint, run._digest(), b"")
     path.write_text("\n".join([*lines[:2], "XX" + lines[2]]))  # round 2 is damaged
     rounds, *_ = run.load_checkpoint(1) or pytest.fail("no checkpoint")
     assert rounds == 2
     path.write_text("\n".join([lines[0], "5", *lines[2:]]))  # round 1 is damaged
     assert run.load_checkpoint(1) is None
     assert run.load_checkpoint(2) is not None  # it was not to be evaluated
+
+
+@pytest.mark.parametrize("damage", ["", "nonsense\n", None])
+def test_damaged_results_cost_no_round(tmp_path: Path, damage: str | None) -> None:
+    run = folder(tmp_path)
+    for rounds in range(4):
+        run.append({"round": rounds, "accuracy": rounds / 7})
+        run.save_checkpoint(Checkpoint(rounds + 1, record(rounds), {}, {}))
+    wanted, path = run.lines(), run.path / "results.jsonl"
+    if damage is None:
+        path.unlink()
+    else:
+        path.write_text(damage)
+    rounds, *_ = run.load_checkpoint(1) or pytest.fail("no checkpoint")
+    assert rounds == 4
+    run.rewind(4)
+    assert run.lines() == wanted
+
+
+def test_a_disk_that_cannot_be_read_now_costs_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = with_checkpoints(tmp_path)
+
+    def broken(path: Path) -> str:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("fedwca.experiments.checkpoint.file_digest", broken)
+    with pytest.raises(
+        UserError, match=r"cannot be read \(Input/output error\): mend that"
+    ):
+        run.load_checkpoint(1)
+    monkeypatch.undo()
+    assert (run.load_checkpoint(1) or pytest.fail("no checkpoint")).rounds == 2
+
+
+def test_a_damaged_result_is_none(tmp_path: Path) -> None:
+    run = folder(tmp_path)
+    path = run.path / "result.json"
+    assert not run.done
+    run.write_json("result.json", seal({"round": 2}))
+    assert run.done
+    path.write_text(path.read_text().replace("2", "3", 1))
+    assert not run.done
+    run.write_json("result.json", {"round": 2})  # of an older version
+    assert run.done
+    path.write_text("{")
+    assert not run.done
 
 
 def test_a_strange_file_beside_the_checkpoints_is_ignored(tmp_path: Path) -> None:

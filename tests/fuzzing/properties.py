@@ -43,6 +43,7 @@ PROPERTIES = [
     Property("run folders", runs.damages, runs.a_run_folder, 4, 30),
     Property("tensors of messages", messages.wild_parcels(), messages.a_parcel, 60, 1500),
     Property("messages of Flower", messages.wild_records(), messages.a_message, 60, 1500),
+    Property("objects of Flower", messages.wild_objects(), messages.some_objects, 60, 1500),
     Property("requests of a hostile server", messages.wild_requests(), messages.a_request, 15, 200),
 ]
 

@@ -40,6 +40,7 @@ _OFFLINE = {
 }
 _LONGEST_PAUSE = 30.0
 _LARGEST_LOG = 20_000_000
+_LONGEST = 300  # seconds of a short command
 
 
 class Stopped(Exception):  # noqa: N818 (nothing went wrong)
@@ -70,14 +71,14 @@ def environment(home: Path, more: Mapping[str, str] = MappingProxyType({})) -> d
 
 
 def run_flower(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """One short command of Flower's, to its end."""
-    return subprocess.run(
-        [flower(words[0]), *words[1:]],
-        env=environment(home),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    """One short command of Flower's, to its end; one that does not come to it has failed."""
+    command = [flower(words[0]), *words[1:]]
+    try:
+        return subprocess.run(
+            command, env=environment(home), capture_output=True, text=True, timeout=_LONGEST
+        )
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 1, "", f"no answer in {_LONGEST} s")
 
 
 def free_port() -> int:
@@ -175,9 +176,10 @@ def _last_words(log: Path) -> str:
 
 def _trim(log: Path) -> None:
     """Flower notes every request: keep the last part of that and the one before it."""
-    if log.stat().st_size > _LARGEST_LOG:
-        shutil.copyfile(log, log.with_suffix(".log.1"))
-        os.truncate(log, 0)  # the child appends, so it goes on from there
+    with suppress(OSError):  # of no log, or no room for two of them, the child takes no notice
+        if log.stat().st_size > _LARGEST_LOG:
+            shutil.copyfile(log, log.with_suffix(".log.1"))
+            os.truncate(log, 0)  # the child appends, so it goes on from there
 
 
 class Tail:
@@ -225,6 +227,8 @@ def _stoppable() -> Iterator[None]:
     """SIGTERM and Ctrl-C raise `Stopped`, so that what was started is ended on the way out."""
 
     def stop(*_: object) -> None:
+        for number in before:  # what is being ended is ended, however often it is asked for
+            signal.signal(number, signal.SIG_IGN)
         raise Stopped
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}

@@ -29,7 +29,7 @@ from fedwca.engines.secure_sum import (
     unmask,
 )
 from fedwca.engines.withheld import as_bytes, as_tensor
-from fedwca.files import read_optional, seal, unseal, write_json, write_private
+from fedwca.files import read_sealed, seal, write_json, write_private
 from fedwca.methods.base import Record
 
 __all__ = ["SiteSums"]
@@ -104,7 +104,7 @@ class SiteSums:
 
     def _promise(self, round: int, what: str, names: Collection[str]) -> None:
         """Refuse another sum of the round than the one that was taken part in."""
-        given = _read_sealed(self._given) if self._given.exists() else {}
+        given = read_sealed(self._given) if self._given.exists() else {}
         if given is None:
             raise SumError("it no longer knows with whom it was summed: start a new run")
         before = given.setdefault(str(round), {}).setdefault(what, sorted(names))
@@ -119,15 +119,10 @@ class SiteSums:
             raise SumError("the model that it kept to be summed is damaged") from None
 
     def _kept(self) -> dict[str, Any]:
-        return _read_sealed(self._path / "secret.json") or {}
+        return read_sealed(self._path / "secret.json") or {}
 
     def _keep(self, content: dict[str, Any]) -> None:
         write_private(self._path / "secret.json", json.dumps(seal(content)).encode())
-
-
-def _read_sealed(path: Path) -> dict[str, Any] | None:
-    """What was written; None where it is gone or damaged."""
-    return unseal(read_optional(path))
 
 
 def _after(prefix: str, values: Mapping[str, Tensor]) -> list[str]:

@@ -8,7 +8,9 @@ from typing import NamedTuple, Protocol
 from fedwca.core.params import State
 from fedwca.methods.base import Adapted, Client, Pooled, Record
 
-__all__ = ["Answer", "Engine", "Evaluation", "Exchanged", "Job", "Summed", "Sums"]
+__all__ = ["Answer", "Engine", "Evaluation", "Exchanged", "Job", "Refused", "Summed", "Sums"]
+
+Refused = Mapping[str, list[str]]  # by client, why answers were not taken
 
 
 class Job(NamedTuple):
@@ -47,11 +49,12 @@ class Answer(NamedTuple):
 
 
 class Summed(NamedTuple):
-    """The mean of its group for each client that is in it, and what that cost."""
+    """The mean of its group for each client that is in it; what that cost; who was refused."""
 
     means: dict[Client, State]
     bytes_down: int
     bytes_up: int
+    refused: Refused = MappingProxyType({})
 
 
 Sums = Callable[[Mapping[Client, Pooled]], Summed]
@@ -63,14 +66,14 @@ class Exchanged(NamedTuple):
     Attributes:
         answers: of those who gave one, in the order of the jobs.
         bytes_down, bytes_up: what they cost.
-        refused: by client, why answers were not taken.
+        refused: whose answers were not taken.
         sums: where clients keep their models to themselves, gets the means of groups of them.
     """
 
     answers: dict[Client, Answer]
     bytes_down: int
     bytes_up: int
-    refused: Mapping[str, list[str]] = MappingProxyType({})
+    refused: Refused = MappingProxyType({})
     sums: Sums | None = None
 
 

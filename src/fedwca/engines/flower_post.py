@@ -1,7 +1,8 @@
 """Messages through Flower, each with what is to be done with its reply."""
 
+import threading
+import traceback
 from collections.abc import Callable
-from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 from flwr.app import Message, RecordDict
@@ -10,9 +11,11 @@ from fedwca.engines.flower_messages import Reply
 from fedwca.engines.wire import WireError
 from fedwca.notes import Note
 
-__all__ = ["Grid", "Node", "OnReply", "Post", "late", "reply_of"]
+__all__ = ["Grid", "NoReply", "Node", "OnReply", "Post", "late"]
 
-_AT_ONCE = 4  # replies that Flower hands over together, each of which may be a model
+_PATIENCE = 5.0  # seconds that the others wait for one reply
+# Where Flower makes a message of what a site has sent.
+_FLOWERS_READERS = {"inflate_object_from_contents", "iterate_object_tree"}
 
 
 class Node(NamedTuple):
@@ -30,7 +33,14 @@ class Grid(Protocol):
     def pull_messages(self, message_ids: Any) -> Any: ...
 
 
-OnReply = Callable[[Message], None]
+class NoReply(NamedTuple):
+    """Why a site says nothing; `refused` if it has said something that cannot be read."""
+
+    reason: str
+    refused: bool = False
+
+
+OnReply = Callable[[Reply | NoReply], None]
 
 
 class Post:
@@ -39,6 +49,7 @@ class Post:
     def __init__(self, grid: Grid, ttl: float, note: Note) -> None:
         self._grid, self._ttl, self._note = grid, ttl, note
         self._on_reply: dict[str, tuple[int, OnReply]] = {}  # with the node that is to answer
+        self._slow: dict[str, _Fetch] = {}
 
     def nodes(self) -> list[Node]:
         """Who is online."""
@@ -54,12 +65,28 @@ class Post:
         return str(number)
 
     def deliver(self) -> None:
-        """Hand out the replies that have come, a few at a time: they may be large."""
-        waiting = iter(list(self._on_reply))
-        while few := list(islice(waiting, _AT_ONCE)):
-            replies = list(self._grid.pull_messages(few))
-            while replies:  # each is let go of as soon as it has been handed out
-                self._hand_out(replies.pop(0))
+        """Hand out the replies that have come, one at a time: they may be large.
+
+        Flower tells of a reply before all of it has come, and then waits for the rest. Whoever is
+        slow or dies meanwhile keeps the others waiting for some seconds at most.
+        """
+        for number in list(self._on_reply):
+            slow = self._slow.pop(number, None)
+            fetch = slow or _Fetch(self._grid, number)
+            if fetch.done_within(0 if slow else _PATIENCE):
+                self._take(number, fetch)
+            else:
+                self._slow[number] = fetch
+
+    def _take(self, number: str, fetch: "_Fetch") -> None:
+        if fetch.error is None:
+            while fetch.replies:  # each is let go of as soon as it has been handed out
+                self._hand_out(fetch.replies.pop(0))
+        elif _is_the_senders(fetch.error):
+            _, on_reply = self._on_reply.pop(number)
+            on_reply(NoReply(f"it cannot be read ({type(fetch.error).__name__})", refused=True))
+        else:
+            raise fetch.error
 
     def _hand_out(self, reply: Message) -> None:
         """The first reply to each message, from who was asked.
@@ -75,7 +102,7 @@ class Post:
             self._note("an answer from another node than was asked is left aside")
         else:
             del self._on_reply[number]
-            on_reply(reply)
+            on_reply(_read(reply))
 
     def expect(self, number: str, on_reply: OnReply) -> None:
         """Do something else with the reply to a message, should it still come."""
@@ -83,21 +110,47 @@ class Post:
             self._on_reply[number] = self._on_reply[number][0], on_reply
 
 
+class _Fetch:
+    """One message's replies on their way from Flower, in a thread of their own."""
+
+    def __init__(self, grid: Grid, number: str) -> None:
+        self.replies: list[Message] = []
+        self.error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, args=(grid, number), daemon=True)
+        self._thread.start()
+
+    def _run(self, grid: Grid, number: str) -> None:
+        try:
+            self.replies = list(grid.pull_messages([number]))
+        except Exception as error:  # for the main thread to raise
+            self.error = error
+
+    def done_within(self, seconds: float) -> bool:
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+
+def _is_the_senders(error: Exception) -> bool:
+    """Whether Flower has failed at what a site sent, and not at reaching its own server."""
+    names = [frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)]
+    at_once = names[-1] == "pull_messages" and not isinstance(error, OSError)  # it is no message
+    return at_once or not _FLOWERS_READERS.isdisjoint(names)
+
+
 def late(note: Note, name: str, round: int) -> OnReply:
     """Holds nothing of the round: a reply that never comes must not keep its models."""
     return lambda _: note(f"{name} has answered round {round} too late")
 
 
-def reply_of(message: Message) -> Reply | str:
-    """What a site says, or why it says nothing."""
+def _read(message: Message) -> Reply | NoReply:
     if message.has_error():
-        return f"error {message.error.code}, {_last_line(message.error.reason)}"
+        return NoReply(f"error {message.error.code}, {_last_line(message.error.reason)}")
     try:
         return Reply.read(message.content)
     except WireError as error:
-        return str(error)
+        return NoReply(str(error), refused=True)
     except Exception as error:  # whatever a site sends, it must not end the run of the others
-        return f"it cannot be read ({type(error).__name__})"
+        return NoReply(f"it cannot be read ({type(error).__name__})", refused=True)
 
 
 def _last_line(text: str | None) -> str:

@@ -4,12 +4,10 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from flwr.app import Message
-
 from fedwca.engines.base import Answer, Job
 from fedwca.engines.flower_answers import Due, Sent, due_of, taken
 from fedwca.engines.flower_messages import Reply, Request
-from fedwca.engines.flower_post import late, reply_of
+from fedwca.engines.flower_post import NoReply, late
 from fedwca.engines.flower_sites import KnownSite, Sites, listed
 from fedwca.engines.flower_task import Task
 from fedwca.engines.plausible import MiscountError
@@ -91,7 +89,7 @@ class Round:
             site.node.id,
             request.content(),
             "train.work",
-            lambda message: self._receive(site, due, sent, message),
+            lambda reply: self._receive(site, due, sent, reply),
         )
         if number:
             self._under_way[site.name] = number
@@ -108,12 +106,11 @@ class Round:
             records["offered"] = Record({"": job.offered})
         return records
 
-    def _receive(self, site: KnownSite, due: Due, sent: Sent, message: Message) -> None:
+    def _receive(self, site: KnownSite, due: Due, sent: Sent, reply: Reply | NoReply) -> None:
         self._under_way.pop(site.name, None)
-        reply = reply_of(message)
-        if isinstance(reply, str):
+        if isinstance(reply, NoReply):
             site.known.clear()  # who knows what it has kept
-            (self._fail if message.has_error() else self._refuse)(site, reply)
+            (self._refuse if reply.refused else self._fail)(site, reply.reason)
             return
         self.bytes_up += reply.parcel.nbytes()
         if reply.missing:

@@ -1,14 +1,12 @@
-"""The sites behind Flower"s nodes: who is who, who is there, who is lost."""
+"""The sites behind Flower's nodes: who is who, who is there, who is lost."""
 
 import math
 import time
 from collections.abc import Callable, Mapping
 from typing import TypedDict
 
-from flwr.app import Message
-
 from fedwca.engines.flower_messages import Reply, Request
-from fedwca.engines.flower_post import Node, Post, reply_of
+from fedwca.engines.flower_post import Node, NoReply, Post
 from fedwca.engines.flower_task import Task
 from fedwca.notes import Note, printable
 
@@ -109,10 +107,9 @@ class Sites:
             node.id, request.content(), "query.join", lambda reply: self._meet(node, reply)
         )
 
-    def _meet(self, node: Node, message: Message) -> None:
-        reply = reply_of(message)
-        if isinstance(reply, str):
-            self._note(f"a node did not say who it is: {printable(reply)}")
+    def _meet(self, node: Node, reply: Reply | NoReply) -> None:
+        if isinstance(reply, NoReply):
+            self._note(f"a node did not say who it is: {printable(reply.reason)}")
             return
         problem = self._refusal(node, reply) or reply.problem
         if problem:

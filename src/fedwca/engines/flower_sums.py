@@ -4,11 +4,10 @@ import time
 from collections.abc import Callable, Collection, Mapping
 
 import torch
-from flwr.app import Message
 
 from fedwca.engines.base import Summed, Sums
 from fedwca.engines.flower_messages import Reply, Request
-from fedwca.engines.flower_post import late, reply_of
+from fedwca.engines.flower_post import NoReply, late
 from fedwca.engines.flower_sites import KnownSite, Sites
 from fedwca.engines.flower_task import Task
 from fedwca.engines.secure_sum import PublicKeys
@@ -37,7 +36,7 @@ def sums_after(
         asked = _Asking(task, sites, round, seconds, note)
         means = means_of(pooled, keys, task.features, task.least_summed, asked.ask, told)
         had = {client: means[client.name] for client in pooled if client.name in means}
-        return Summed(had, asked.bytes_down, asked.bytes_up)
+        return Summed(had, asked.bytes_down, asked.bytes_up, asked.refused)
 
     return sums
 
@@ -52,6 +51,7 @@ class _Asking:
         self._task, self._sites, self._round, self._note = task, sites, round, note
         self._seconds = seconds
         self.bytes_down = self.bytes_up = 0
+        self.refused: dict[str, list[str]] = {}
 
     def ask(
         self,
@@ -62,9 +62,9 @@ class _Asking:
     ) -> None:
         """Have what the sites answer taken, as it comes."""
 
-        def receive(site: KnownSite, message: Message) -> None:
+        def receive(site: KnownSite, reply: Reply | NoReply) -> None:
             waited_for.discard(site.name)
-            self._receive(site, step, message, names(site.name), take)
+            self._receive(site, step, reply, names(site.name), take)
 
         self._sites.look()
         sent = {n: self._send(self._sites[n], step, letters[n], receive) for n in letters}
@@ -83,38 +83,42 @@ class _Asking:
         site: KnownSite,
         step: Step,
         letter: Record,
-        receive: Callable[[KnownSite, Message], None],
+        receive: Callable[[KnownSite, Reply | NoReply], None],
     ) -> str:
         parcel, _ = pack({"letter": letter})
         request = Request(step, self._task.run, self._task.plan, self._round, parcel=parcel)
         self.bytes_down += parcel.nbytes()
         return self._sites.post.send(
-            site.node.id, request.content(), "train.sum", lambda message: receive(site, message)
+            site.node.id, request.content(), "train.sum", lambda reply: receive(site, reply)
         )
 
     def _receive(
-        self, site: KnownSite, step: Step, message: Message, names: Collection[str], take: Take
+        self,
+        site: KnownSite,
+        step: Step,
+        reply: Reply | NoReply,
+        names: Collection[str],
+        take: Take,
     ) -> None:
-        reply = reply_of(message)
-        if isinstance(reply, str):
-            (self._fail if message.has_error() else self._refuse)(site, step, reply)
+        if isinstance(reply, NoReply):
+            (self._refuse if reply.refused else self._fail)(site, step, reply.reason)
             return
         if reply.problem:
             self._fail(site, step, reply.problem)
             return
         try:
-            take(site.name, self._record(site.name, reply, names))
+            take(site.name, self._record(site.name, step, reply, names))
         except WireError as error:
             self._refuse(site, step, str(error))
         except Exception as error:  # whatever a site sends, it must not end the run of the others
             self._refuse(site, step, f"{type(error).__name__}, {error}")
 
-    def _record(self, name: str, reply: Reply, names: Collection[str]) -> Record:
+    def _record(self, name: str, step: Step, reply: Reply, names: Collection[str]) -> Record:
         asked = (name, self._task.run, self._round)
         if (reply.site, reply.run, reply.round) != asked:
             raise WireError(f"it answers round {reply.round} of the run {reply.run!r}")
         self.bytes_up += reply.parcel.nbytes()
-        check_step_size(reply.parcel, len(names), self._task.features)
+        check_step_size(reply.parcel, len(names), self._task.features if step == "mask" else {})
         record = unpack(reply.parcel, {})[0].get("letter", Record())
         plain = all(value.dtype in (torch.uint8, torch.int64) for value in record.values.values())
         if record.models or record.values.keys() != set(names) or not plain:
@@ -122,6 +126,7 @@ class _Asking:
         return record
 
     def _refuse(self, site: KnownSite, step: Step, reason: str) -> None:
+        self.refused.setdefault(site.name, []).append(printable(reason))
         site.facts["refused"] += 1
         self._fail(site, step, f"its answer is refused: {reason}")
 

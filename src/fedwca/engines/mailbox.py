@@ -1,7 +1,8 @@
 """Records on their way between the simulator's processes: models in files, numbers by hand."""
 
 import shutil
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,10 +12,9 @@ from fedwca.engines.raw_tensor import RawTensor
 from fedwca.engines.records import Filed, save_records
 from fedwca.methods.base import Adapted, Health, Record
 
-__all__ = ["Done", "Letters", "Mailbox", "Written"]
+__all__ = ["Done", "Letters", "Mailbox", "Written", "files_of"]
 
 Places = dict[str, tuple[Path, str]]  # of each model, its file, and its name in there
-Written = dict[int, tuple[State, Path]]  # by id, which is the state's only while it is held
 
 
 class Parcel(NamedTuple):
@@ -27,6 +27,29 @@ class Parcel(NamedTuple):
         """The record, its models still in their files."""
         values = {name: value.tensor() for name, value in self.values.items()}
         return Record(Filed(self.models), values)
+
+
+class Written:
+    """Where states were written: each is held, since an id is a state's only as long as it lives.
+
+    About as many are held as two jobs have: what all jobs share is always among them, and a model
+    that was blended for one client is let go of.
+    """
+
+    def __init__(self) -> None:
+        self._places: OrderedDict[int, tuple[State, Path]] = OrderedDict()
+
+    def place(self, state: State, write: Callable[[State], Path]) -> Path:
+        """Where the state lies; it is written unless it was."""
+        if id(state) not in self._places:
+            self._places[id(state)] = state, write(state)
+        self._places.move_to_end(id(state))
+        return self._places[id(state)][1]
+
+    def let_go(self, but: int) -> None:
+        """Keep only the last ones that were asked for."""
+        while len(self._places) > but:
+            self._places.popitem(last=False)
 
 
 class Letters(NamedTuple):
@@ -68,6 +91,12 @@ class Done(NamedTuple):
         return Answer(Adapted(reply.record(), memory.record(), health), self.evaluation)
 
 
+def files_of(record: Record) -> set[Path]:
+    """Where the models of a record lie; nowhere if they are in memory."""
+    filed = isinstance(record.models, Filed)
+    return {path for path, _ in record.models.places.values()} if filed else set()
+
+
 class Mailbox:
     """A folder through which records go from process to process.
 
@@ -79,18 +108,15 @@ class Mailbox:
         self._sender = sender
         self._letters = 0
 
-    def empty(self, but: Iterable[Record]) -> None:
-        """Make room for a new exchange; the files of records that are still needed stay."""
+    def contents(self) -> set[Path]:
+        """All files that are there; the folder is made if it is not."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        needed = {
-            path
-            for record in but
-            if isinstance(record.models, Filed)
-            for path, _ in record.models.places.values()
-        }
-        for path in self.folder.iterdir():
-            if path not in needed:
-                path.unlink()
+        return set(self.folder.iterdir())
+
+    def discard(self, files: Iterable[Path]) -> None:
+        """Remove what nobody needs any more."""
+        for path in files:
+            path.unlink()
 
     def remove(self) -> None:
         """Remove the folder with all that is in it."""
@@ -98,11 +124,13 @@ class Mailbox:
 
     def post_job(self, job: Job, written: Written) -> Letters:
         """Write what a job needs; a model that is in `written` already is not written again."""
-        return Letters(
+        letters = Letters(
             self._post(job.memory, written),
             None if job.message is None else self._post(job.message, written),
             None if job.offered is None else self._post(Record({"": job.offered}), written),
         )
+        written.let_go(but=2 * sum(len(parcel.models) for parcel in letters if parcel))
+        return letters
 
     def post_answer(self, answer: Answer) -> Done:
         """Write what a client gives back."""
@@ -117,12 +145,8 @@ class Mailbox:
         values = {name: RawTensor.of(value) for name, value in record.values.items()}
         if isinstance(record.models, Filed):  # a memory that lies in files is not moved
             return Parcel(record.models.places, values)
-        models = {}
-        for name, state in record.models.items():
-            if id(state) not in written:
-                written[id(state)] = (state, self._write(state))
-            models[name] = written[id(state)][1], ""
-        return Parcel(models, values)
+        places = {n: written.place(state, self._write) for n, state in record.models.items()}
+        return Parcel({name: (path, "") for name, path in places.items()}, values)
 
     def _write(self, state: State) -> Path:
         self._letters += 1

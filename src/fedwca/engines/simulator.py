@@ -1,13 +1,13 @@
 """All clients on one machine: worker processes of one thread each, or this process alone."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from fedwca.data.images import ClientData
 from fedwca.engines.base import Exchanged, Job
-from fedwca.engines.mailbox import Done, Letters, Mailbox, Written
+from fedwca.engines.mailbox import Done, Letters, Mailbox, Written, files_of
 from fedwca.engines.privacy import Privacy
 from fedwca.engines.site import Site, threads
 from fedwca.engines.workers import Workers
@@ -66,31 +66,55 @@ class Simulator:
         whose jobs do not have it. What counts as traffic is what a method sends and gets; weights
         to score are of this machine, as the scores are.
         """
-        jobs = dict(jobs)  # each is made when it is asked for
-        self._mailbox.empty([job.memory for job in jobs.values()])
+        jobs_once, old = _Once(jobs), self._mailbox.contents()
         if self._pool is None:
-            with threads(1):
-                done = {c: _work(self._site, self._mailbox, c, round, j) for c, j in jobs.items()}
+            done = self._one_by_one(round, jobs_once, old)
         else:
-            done = self._side_by_side(self._pool, round, jobs)
-        down = sum(job.message.nbytes() for job in jobs.values() if job.message)
+            done = self._side_by_side(self._pool, round, jobs_once, old)
         up = sum(d.adapted.nbytes for d in done.values() if d.adapted)
-        return Exchanged({client: done[client].answer() for client in jobs}, down, up)
+        answers = {client: done[client].answer() for client in jobs}
+        return Exchanged(answers, jobs_once.bytes_down, up)
+
+    def _one_by_one(self, round: int, jobs: "_Once", old: set[Path]) -> dict[Client, Done]:
+        with threads(1):
+            done = {c: _work(self._site, self._mailbox, c, round, job) for c, job in jobs}
+        self._mailbox.discard(old - jobs.needed)
+        return done
 
     def _side_by_side(
-        self, workers: "Workers[_Task, Done]", round: int, jobs: Mapping[Client, Job]
+        self, workers: "Workers[_Task, Done]", round: int, jobs: "_Once", old: set[Path]
     ) -> dict[Client, Done]:
         written = Written()
-        letters = {client: self._mailbox.post_job(job, written) for client, job in jobs.items()}
-        order = sorted(jobs, key=lambda client: -self._sizes[client.name])
+        letters = {client: self._mailbox.post_job(job, written) for client, job in jobs}
+        self._mailbox.discard(old - jobs.needed)
+        order = sorted(letters, key=lambda client: -self._sizes[client.name])
         done = workers.map({c.name: _Task(c, round, letters[c]) for c in order})
-        return {client: done[client.name] for client in jobs}
+        return {client: done[client.name] for client in letters}
 
     def close(self) -> None:
         """Stop the workers and remove what lies between them."""
         if self._pool is not None:
             self._pool.stop()
         self._mailbox.remove()
+
+
+class _Once:
+    """Jobs one by one: each may hold a model of its own, is made on demand and let go of.
+
+    Attributes:
+        bytes_down: what their messages weigh, so far.
+        needed: files in which clients' memories lie.
+    """
+
+    def __init__(self, jobs: Mapping[Client, Job]) -> None:
+        self._jobs = jobs
+        self.bytes_down, self.needed = 0, set[Path]()
+
+    def __iter__(self) -> Iterator[tuple[Client, Job]]:
+        for client, job in self._jobs.items():
+            self.bytes_down += job.message.nbytes() if job.message else 0
+            self.needed |= files_of(job.memory)
+            yield client, job
 
 
 def _work(site: Site, mailbox: Mailbox, client: Client, round: int, job: Job) -> Done:

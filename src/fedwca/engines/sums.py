@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
@@ -43,11 +43,6 @@ class Group:
     def total(self) -> int:
         """How often all members count together."""
         return sum(self.weights.values())
-
-
-class _Part(NamedTuple):
-    group: Group
-    name: str
 
 
 def means_of(

@@ -206,7 +206,10 @@ def check_size(
 
 
 def check_step_size(parcel: Parcel, secrets: int, template: State) -> None:
-    """The same of a step in a secure sum: a masked model, and a box or share for each secret."""
+    """The same of a step in a secure sum: a box or share for each secret, and a masked model.
+
+    The template is empty where no model is due: whoever combines shares works as long as they are.
+    """
     numbers = sum(tensor.numel() for tensor in template.values())
     room = 8 * numbers + (secrets + 1) * 4 * _NAMING
     if parcel.nbytes() > room:

@@ -2,24 +2,41 @@
 
 - state.safetensors     the server's state
 - memory-K.safetensors  what a client remembers, for each that remembers something
+- results.jsonl         the lines of results that were there by then
 - manifest.json         rounds, facts, whose memory each is, digests of all files and of itself
 """
 
+import errno
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from fedwca.engines.records import filed_record, load_records, save_records
-from fedwca.files import file_digest, folder_at_once, read_json, seal, unseal, write_json
+from fedwca.errors import UserError
+from fedwca.files import (
+    file_digest,
+    folder_at_once,
+    read_json,
+    read_lines,
+    seal,
+    unseal,
+    write_atomically,
+    write_json,
+)
 from fedwca.methods.base import Record
 
-__all__ = ["Checkpoint", "read_checkpoint", "write_checkpoint"]
+__all__ = ["Checkpoint", "lines_before", "read_checkpoint", "write_checkpoint"]
 
-_FORMAT = "fedwca-checkpoint-2"
+_FORMAT = "fedwca-checkpoint-3"
 _MANIFEST = "manifest.json"
 _STATE = "state.safetensors"
-_Name = Annotated[str, StringConstraints(pattern=r"\A(state|memory-\d+)\.safetensors\z")]
+_RESULTS = "results.jsonl"
+_Name = Annotated[
+    str, StringConstraints(pattern=r"\A((state|memory-\d+)\.safetensors|results\.jsonl)\z")
+]
+# What is wrong then is the disk or the machine, not the file.
+_PASSING = {errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE}
 
 
 class Checkpoint(NamedTuple):
@@ -53,15 +70,19 @@ class _Manifest(BaseModel):
 
     def fits(self, folder: str) -> bool:
         """Whether it is of the folder, and every file that it names has its digest."""
-        named = {_STATE, *self.memories.values()}
+        named = {_STATE, _RESULTS, *self.memories.values()}
         return folder == f"checkpoint-{self.rounds:05d}" and self.digests.keys() == named
 
 
-def write_checkpoint(path: Path, checkpoint: Checkpoint, run: str) -> None:
-    """Write a checkpoint of the run that has this digest, one memory at a time."""
+def write_checkpoint(path: Path, checkpoint: Checkpoint, run: str, results: bytes) -> None:
+    """Write a checkpoint of the run that has this digest, one memory at a time.
+
+    The results so far are in it, so that no round is lost with a damaged line.
+    """
     known = {name: m for name, m in checkpoint.memories.items() if m.models or m.values}
     with folder_at_once(path) as folder:
         save_records(folder / _STATE, {"": checkpoint.state})
+        write_atomically(folder / _RESULTS, results)
         files = {name: f"memory-{number}.safetensors" for number, name in enumerate(known)}
         for name, file in files.items():
             save_records(folder / file, {"": known[name]})
@@ -71,7 +92,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint, run: str) -> None:
             "rounds": checkpoint.rounds,
             "facts": checkpoint.facts,
             "memories": files,
-            "digests": {n: file_digest(folder / n) for n in (_STATE, *files.values())},
+            "digests": {n: file_digest(folder / n) for n in (_STATE, _RESULTS, *files.values())},
         }
         write_json(folder / _MANIFEST, seal(manifest))
 
@@ -88,8 +109,18 @@ def read_checkpoint(path: Path, run: str) -> Checkpoint:
         (state,) = load_records(path / _STATE).values()
         memories = {n: filed_record(path / file) for n, file in manifest.memories.items()}
     except OSError as error:
+        if error.errno in _PASSING:
+            raise UserError(
+                f"{path} cannot be read ({error.strerror}): mend that and run again, or remove it "
+                "to go on from the one before it"
+            ) from None
         raise ValueError(f"cannot be read ({error.strerror})") from None
     return Checkpoint(manifest.rounds, state, memories, manifest.facts)
+
+
+def lines_before(path: Path) -> list[dict[str, Any]]:
+    """The lines of results that a checkpoint has kept."""
+    return read_lines(path / _RESULTS, older=False)
 
 
 def _manifest(path: Path) -> _Manifest:

@@ -16,7 +16,7 @@ from fedwca.data import (
     UnlabeledImages,
     load_benchmark,
 )
-from fedwca.engines.base import Engine, Exchanged, Job, Sums
+from fedwca.engines.base import Engine, Exchanged, Job, Refused, Sums
 from fedwca.engines.simulator import Simulator
 from fedwca.errors import UserError
 from fedwca.experiments.config import Experiment
@@ -211,11 +211,12 @@ def federate(
         score = last or at.rounds % every == 0
         jobs = _Jobs(method, engine.clients(), at, score, last)
         exchanged = engine.exchange(at.rounds, jobs)
+        refused = _joined(at.facts.get("refused", {}), exchanged.refused)
         if score:
-            say(_line(method, at, exchanged))
+            say(_line(method, at, exchanged, refused))
         if last:
             return at
-        at = _next(method, at, exchanged, started)
+        at = _next(method, at, exchanged, started, unsaid={} if score else refused)
         keep(at)
 
 
@@ -248,24 +249,31 @@ class _Jobs(Mapping[Client, Job]):
         return len(self._clients)
 
 
-def _line(method: Method, at: Checkpoint, exchanged: Exchanged) -> dict[str, Any]:
+def _joined(one: Refused, other: Refused) -> Refused:
+    return {site: [*one.get(site, ()), *other.get(site, ())] for site in {**one, **other}}
+
+
+def _line(method: Method, at: Checkpoint, exchanged: Exchanged, refused: Refused) -> dict[str, Any]:
     scores = client_scores({c: a.evaluation for c, a in exchanged.answers.items() if a.evaluation})
-    refused = {"refused": dict(exchanged.refused)} if exchanged.refused else {}
     return {
         "round": at.rounds,
         "accuracy": accuracy_of(scores),
         "clients": scores,
         "server": method.describe(at.state),
         **at.facts,
-        **refused,
+        **({"refused": refused} if refused else {}),
     }
 
 
-def _next(method: Method, at: Checkpoint, exchanged: Exchanged, started: float) -> Checkpoint:
+def _next(
+    method: Method, at: Checkpoint, exchanged: Exchanged, started: float, unsaid: Refused
+) -> Checkpoint:
+    """After the round; `unsaid` are refusals that no line has told of."""
     adapted = {client: a.adapted for client, a in exchanged.answers.items() if a.adapted}
     replies = {client: a.reply for client, a in adapted.items()}
     if exchanged.sums is not None:
         replies, exchanged = _summed(method, at, replies, exchanged, exchanged.sums)
+        unsaid = _joined(unsaid, exchanged.refused)
     state = method.aggregate(at.state, replies)
     memories = {**at.memories, **{client.name: a.memory for client, a in adapted.items()}}
     facts = {
@@ -274,21 +282,29 @@ def _next(method: Method, at: Checkpoint, exchanged: Exchanged, started: float) 
         "seconds": time.perf_counter() - started,
         "health": {client.name: a.health for client, a in adapted.items()},
     }
+    if unsaid:
+        facts["refused"] = unsaid
     return Checkpoint(at.rounds + 1, state, memories, facts)
 
 
 def _summed(
     method: Method, at: Checkpoint, replies: dict[Client, Record], exchanged: Exchanged, sums: Sums
 ) -> tuple[dict[Client, Record], Exchanged]:
-    """Replies with the mean of their group for a model, of those who are in it; and all it cost."""
+    """Replies with the mean of their group for a model, of those who are in it.
+
+    And what the exchange has cost with that, and who was refused in it.
+    """
     pooled = method.pooled(at.state, replies)
-    means, down, up = sums(pooled)
+    had = sums(pooled)
     summed = {}
-    for client, mean in means.items():
+    for client, mean in had.means.items():
         own = replies[client]
         # Integer buffers are not summed: each has its own, in clear.
         whole = {n: t for n, t in own.models["local"].items() if not t.is_floating_point()}
         values = {**own.values, "group": torch.tensor(pooled[client].group)}
         summed[client] = Record({"local": {**mean, **whole}}, values)
-    cost = (exchanged.bytes_down + down, exchanged.bytes_up + up)
-    return summed, exchanged._replace(bytes_down=cost[0], bytes_up=cost[1])
+    return summed, exchanged._replace(
+        bytes_down=exchanged.bytes_down + had.bytes_down,
+        bytes_up=exchanged.bytes_up + had.bytes_up,
+        refused=had.refused,
+    )

@@ -5,7 +5,7 @@
 - source.safetensors  the source model
 - privacy.json        (ε, δ) of all rounds, where [privacy] adds noise
 - results.jsonl       one line for each evaluated round
-- checkpoint-N        a folder: server state and client memories after N rounds; the last two
+- checkpoint-N        a folder: server state, client memories, results after N rounds; the last two
 - result.json         the final line, written when the run is done
 
 Models, checkpoints and lines of results carry digests: what is damaged is noticed, and made anew.
@@ -19,12 +19,18 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from fedwca.errors import UserError
-from fedwca.experiments.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from fedwca.experiments.checkpoint import (
+    Checkpoint,
+    lines_before,
+    read_checkpoint,
+    write_checkpoint,
+)
 from fedwca.files import (
     SEAL,
     append_line,
     read_json,
     read_lines,
+    read_sealed,
     remove,
     seal,
     write_atomically,
@@ -79,7 +85,7 @@ class RunFolder:
     @property
     def done(self) -> bool:
         """Whether the run has come to its end."""
-        return (self.path / "result.json").exists()
+        return read_sealed(self.path / "result.json", older=True) is not None
 
     def read_json(self, name: str) -> Json:
         """A JSON file of the folder."""
@@ -100,27 +106,37 @@ class RunFolder:
 
     def append(self, line: Json) -> None:
         """Add a line to the results."""
-        append_line(self.path / "results.jsonl", line)
+        append_line(self._results, line)
 
     def lines(self) -> list[Json]:
         """All whole lines of the results."""
-        return read_lines(self.path / "results.jsonl", older=False)
+        return read_lines(self._results, older=False)
 
     def rewind(self, rounds: int) -> None:
         """Forget all that is later than a checkpoint: it will be made again from there."""
         for path in self._checkpoints():
             if path.is_file() or _rounds(path) > rounds:
                 remove(path)
-        kept = [line for line in self.lines() if line["round"] < rounds]
-        text = "".join(json.dumps(seal(line)) + "\n" for line in kept)
-        write_atomically(self.path / "results.jsonl", text.encode())
+        kept = self._lines_before(self._checkpoint(rounds))
+        text = "".join(json.dumps(seal(kept[number])) + "\n" for number in sorted(kept))
+        write_atomically(self._results, text.encode())
+
+    def _lines_before(self, checkpoint: Path) -> dict[int, Json]:
+        """The whole lines of earlier rounds: those of the file, and those that it has kept."""
+        lines = [*lines_before(checkpoint), *self.lines()]
+        return {line["round"]: line for line in lines if line["round"] < _rounds(checkpoint)}
+
+    @property
+    def _results(self) -> Path:
+        return self.path / "results.jsonl"
 
     # --- checkpoints ----------------------------------------------------------------------------
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Keep all that is needed to go on after so many rounds."""
-        path = self.path / f"checkpoint-{checkpoint.rounds:05d}"
-        write_checkpoint(path, checkpoint, self._digest())
+        results = self._results.read_bytes() if self._results.exists() else b""
+        path = self._checkpoint(checkpoint.rounds)
+        write_checkpoint(path, checkpoint, self._digest(), results)
         for old in self._checkpoints()[:-_KEPT]:
             remove(old)
 
@@ -131,16 +147,19 @@ class RunFolder:
             every: rounds between evaluations, of which each has left a line.
             note: told of every checkpoint that is left aside, and why.
         """
-        found = {line["round"] for line in self.lines()}
         for path in reversed(self._checkpoints()):
-            if not found.issuperset(range(0, _rounds(path), every)):
-                note(f"{path.name} is left aside: lines before it in results.jsonl are damaged")
-                continue
             try:
-                return read_checkpoint(path, self._digest())
+                found = read_checkpoint(path, self._digest())
             except ValueError as error:
                 note(f"{path.name} {error} and is left aside")
+                continue
+            if self._lines_before(path).keys() >= set(range(0, found.rounds, every)):
+                return found
+            note(f"{path.name} is left aside: lines before it in results.jsonl are damaged")
         return None
+
+    def _checkpoint(self, rounds: int) -> Path:
+        return self.path / f"checkpoint-{rounds:05d}"
 
     @property
     def scratch(self) -> Path:

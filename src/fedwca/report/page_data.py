@@ -108,8 +108,9 @@ def _health_names(view: RunView) -> list[str]:
 
 def _number(told: Json, quantity: str) -> float | None:
     # SND of the own cluster's model, which β compares with that of the blend.
-    value = told.get("beta_scores", [None])[0] if quantity == "density" else told.get(quantity)
-    return _short(value)
+    scores = told.get("beta_scores")
+    density = scores[0] if isinstance(scores, list) and scores else None  # a site may say anything
+    return _short(density if quantity == "density" else told.get(quantity))
 
 
 def _weights(view: RunView, names: Sequence[str]) -> Json | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedwca.errors import UserError
-from fedwca.files import SEAL, read_json, read_lines, unseal
+from fedwca.files import read_json, read_lines, read_sealed
 
 __all__ = ["RunView", "find_runs", "read_run"]
 
@@ -87,7 +87,8 @@ def read_run(path: Path) -> RunView:
         raise UserError(f"{path} is not a run folder: it has no config.json; see `fedwca list`")
     try:
         settings = read_json(config)["settings"]
-        view = RunView(path, settings, tuple(_lines(path)), (path / "result.json").is_file())
+        final = read_sealed(path / "result.json", older=True)  # damaged, it will be made anew
+        view = RunView(path, settings, tuple(_lines(path, final)), final is not None)
         _ = (view.method, view.seed, view.rounds, view.accuracy, view.privacy)
         _ = settings["data"]["benchmark"]
         for line in view.lines:
@@ -105,16 +106,12 @@ def _check_line(line: dict[str, Any]) -> None:
         raise TypeError
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
+def _lines(path: Path, final: dict[str, Any] | None) -> list[dict[str, Any]]:
     """The result lines, the final one from its own file once the run is done."""
     lines = read_lines(path / "results.jsonl")
-    result = path / "result.json"
-    if result.is_file():
-        final = read_json(result)
-        if SEAL in final:  # older versions have none
-            final = unseal(final)
-        lines = [line for line in lines if line["round"] < final["round"]] + [final]
-    return lines
+    if final is None:
+        return lines
+    return [line for line in lines if line["round"] < final["round"]] + [final]
 
 
 def find_runs(root: Path) -> tuple[list[RunView], list[str]]:
