@@ -30,7 +30,7 @@ from fedwca.experiments.source import train_source
 from fedwca.experiments.store import Checkpoint, RunFolder
 from fedwca.machine import cores
 from fedwca.methods import METHODS, blending, fedwca
-from fedwca.methods.base import Method
+from fedwca.methods.base import Method, Record
 from fedwca.methods.fedwca import FedWCA
 
 CLIENTS = 8
@@ -76,8 +76,10 @@ def methods(folder: Path, repeats: int, quick: bool) -> list[Row]:
                 continue
             model = world.model()
             engine = stack.enter_context(simulator(model, method, clients, cores()))
-            first = runner.federate(
-                _rounds(method, 1), engine, _begin(method, model), _nobody, _nobody, every=99
+            first = _without_files(
+                runner.federate(
+                    _rounds(method, 1), engine, _begin(method, model), _nobody, _nobody, every=99
+                )
             )
 
             def second(name=name, m=method, e=engine, at=first) -> None:  # type: ignore[no-untyped-def]
@@ -192,6 +194,12 @@ def _rounds(method: Method, count: int) -> Method:
 
 def _begin(method: Method, model: Any) -> Checkpoint:
     return Checkpoint(0, method.init(clone(model.feature_state())), {}, {})
+
+
+def _without_files(at: Checkpoint) -> Checkpoint:
+    """To go on from more than once: files of memories are removed with the next round."""
+    memories = {name: Record(dict(m.models), m.values) for name, m in at.memories.items()}
+    return at._replace(memories=memories)
 
 
 def _nobody(_: object) -> None: ...

@@ -122,8 +122,12 @@ def test_a_damaged_cell_is_named_and_the_others_are_shown(
     invoke: Invoke, cache: str, tmp_path: Path
 ) -> None:
     assert invoke("reproduce", *TWO_ROWS, cache).code == 0
-    damaged = sorted((tmp_path / "runs").glob("*-s1-*/result.json"))[0]
-    damaged.write_text("{")
+    result = sorted((tmp_path / "runs").glob("*-s1-*/result.json"))[0]
+    whole = result.read_bytes()
+    result.write_text("{")
+    assert invoke("reproduce", *TWO_ROWS, cache).code == 0
+    assert result.read_bytes() == whole  # made anew from the last checkpoint
+    result.with_name("config.json").write_text("{")
     said = invoke("reproduce", *TWO_ROWS, cache)
     assert said.code == 2
     assert "damaged" in said.err

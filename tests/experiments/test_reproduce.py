@@ -236,7 +236,7 @@ def test_an_estimate_needs_no_probe_for_what_is_done(
     cells = cells_of(Wanted("revised", "tiny", seeds=1, sources=("photo",)))
     for cell in cells:
         (tmp_path / cell.experiment.name).mkdir()
-        (tmp_path / cell.experiment.name / "result.json").write_text("{}")
+        (tmp_path / cell.experiment.name / "result.json").write_text('{"round": 1}')
     estimate = Estimate(cells, tiny_benchmark, tmp_path, tmp_path)
     assert estimate.progress() == (2, 2)
     assert estimate.seconds() == 0

@@ -80,7 +80,7 @@ def check_falls_back(run: RunFolder, words: str) -> None:
 def test_a_checkpoint_is_a_folder_and_memories_are_read_when_asked_for(tmp_path: Path) -> None:
     run = with_checkpoints(tmp_path)
     newest = run.path / "checkpoint-00002"
-    names = ["manifest.json", "memory-0.safetensors", "state.safetensors"]
+    names = ["manifest.json", "memory-0.safetensors", "results.jsonl", "state.safetensors"]
     assert sorted(path.name for path in newest.iterdir()) == names
     found = run.load_checkpoint(1) or pytest.fail("no checkpoint")
     assert list(found.memories) == ["x/0"]  # who remembers nothing needs no file
@@ -236,9 +236,7 @@ def test_a_disk_that_cannot_be_read_now_costs_no_checkpoint(
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr("fedwca.experiments.checkpoint.file_digest", broken)
-    with pytest.raises(
-        UserError, match=r"cannot be read \(Input/output error\): mend that"
-    ):
+    with pytest.raises(UserError, match=r"cannot be read \(Input/output error\): mend that"):
         run.load_checkpoint(1)
     monkeypatch.undo()
     assert (run.load_checkpoint(1) or pytest.fail("no checkpoint")).rounds == 2

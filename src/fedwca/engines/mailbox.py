@@ -93,8 +93,8 @@ class Done(NamedTuple):
 
 def files_of(record: Record) -> set[Path]:
     """Where the models of a record lie; nowhere if they are in memory."""
-    filed = isinstance(record.models, Filed)
-    return {path for path, _ in record.models.places.values()} if filed else set()
+    places = record.models.places if isinstance(record.models, Filed) else {}
+    return {path for path, _ in places.values()}
 
 
 class Mailbox:
