@@ -135,7 +135,6 @@ def _federation(world: World, method: Method, clients: list[ClientData]) -> dict
         federate(
             method, work, start, lambda line: None, lambda at: took.append(at.facts["seconds"])
         )
-        # Each counts the pages of images that it has seen, though all share them.
         worker = max(peak_memory(p.pid or 0) for p in multiprocessing.active_children())
     return {"seconds": took[-1], "server": peak_memory(), "worker": worker}
 

@@ -67,3 +67,23 @@ def test_a_memory_map_travels_as_its_files_name(tmp_path: Path) -> None:
     assert torch.equal(back.batch(rows), images.batch(rows))
     in_memory = UnlabeledImages(np.asarray(mapped), np.array([3, 1]), DIGITS)
     assert torch.equal(pickle.loads(pickle.dumps(in_memory)).batch(rows), images.batch(rows))
+
+
+def test_images_that_were_let_go_take_no_memory_and_are_the_same_again(tmp_path: Path) -> None:
+    path = tmp_path / "images.npy"
+    np.save(path, np.random.default_rng(0).integers(0, 255, (200, 32, 32, 3), np.uint8))
+    images = UnlabeledImages(np.load(path, mmap_mode="r"), np.arange(200), DIGITS)
+    first = images.batch(torch.arange(200))
+    if (maps := Path("/proc/self/smaps")).exists():
+        assert resident(maps, path) >= 600
+        images.let_go()
+        assert resident(maps, path) == 0
+    images.let_go()
+    assert torch.equal(images.batch(torch.arange(200)), first)
+    UnlabeledImages(np.zeros((1, 2, 2, 3), np.uint8), np.arange(1), DIGITS).let_go()  # no map
+
+
+def resident(maps: Path, path: Path) -> int:
+    """KiB of a mapped file in this process's memory."""
+    _, _, after = maps.read_text().partition(f"{path}\n")
+    return int(after.partition("Rss:")[2].split()[0])

@@ -4,6 +4,7 @@ A client adapts with `UnlabeledImages`, a type that has no labels: the method ca
 not there. `LabeledImages` exist for source training and for scoring only.
 """
 
+import mmap
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -55,6 +56,15 @@ class UnlabeledImages:
         """The stored pixels of the given rows as 0..1, [B, 3, H, W], nothing else done to them."""
         return self._stored(rows).permute(0, 3, 1, 2) / 255
 
+    def let_go(self) -> None:
+        """Take the pages that were read out of this process's memory; the system has them still.
+
+        A worker would else hold the images of every client that it has ever worked for.
+        """
+        pages = getattr(self.pixels, "_mmap", None)
+        if pages is not None and hasattr(mmap, "MADV_DONTNEED"):
+            pages.madvise(mmap.MADV_DONTNEED)
+
     def _stored(self, rows: Tensor) -> Tensor:
         return torch.from_numpy(np.asarray(self.pixels[self.index[rows.numpy()]]))
 
@@ -99,3 +109,9 @@ class ClientData:
     train: UnlabeledImages
     validation: LabeledImages | None
     test: LabeledImages | None
+
+    def let_go(self) -> None:
+        """Take its images out of this process's memory until they are asked for again."""
+        self.train.let_go()
+        if self.test is not None:
+            self.test.images.let_go()

@@ -118,7 +118,9 @@ class _Once:
 
 
 def _work(site: Site, mailbox: Mailbox, client: Client, round: int, job: Job) -> Done:
-    return mailbox.post_answer(site.work(client.name, round, job))
+    done = mailbox.post_answer(site.work(client.name, round, job))
+    site.clients[client.name].let_go()
+    return done
 
 
 class _Task(NamedTuple):
