@@ -140,6 +140,17 @@ def test_what_is_exported_scores_as_the_run_did(
     assert confidence == pytest.approx(expected["confidence"], abs=1e-5)
 
 
+def test_a_run_without_its_source_model_has_nothing_to_export(
+    world: World, at: Invoke, tmp_path: Path
+) -> None:
+    run = tmp_path / world.runs["fedwca"].name
+    shutil.copytree(world.runs["fedwca"], run)
+    (run / "source.safetensors").unlink()
+    said = at("export", str(run))
+    assert said.code == 2
+    assert "has no models: source.safetensors is gone or damaged; run it again" in said.err
+
+
 def test_all_clients_are_exported_under_safe_names_with_cards(
     world: World, at: Invoke, tmp_path: Path
 ) -> None:

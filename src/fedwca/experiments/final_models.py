@@ -40,7 +40,10 @@ def client_names(run_folder: Path) -> list[str]:
 
 def class_names(run_folder: Path) -> tuple[str, ...]:
     """Names of the classes, in the order of the models' outputs."""
-    return read_class_names(run_folder / SOURCE)
+    classes = read_class_names(run_folder / SOURCE)
+    if not classes:
+        raise UserError(f"{run_folder} has no models: {SOURCE} is gone or damaged; run it again")
+    return classes
 
 
 def final_model(run_folder: Path, client: str, cache: Path | None = None) -> DomainModel:
@@ -86,13 +89,10 @@ def transform_of(experiment: Experiment) -> Transform:
 def source_of(run_folder: Path) -> DomainModel:
     """The run's source model, on the CPU, its classifier frozen."""
     experiment = stored_experiment(run_folder)
-    path = run_folder / SOURCE
-    classes = read_class_names(path)
-    if not classes:
-        raise UserError(f"{run_folder} has no models: {SOURCE} is gone or damaged; run it again")
+    classes = class_names(run_folder)
     with torch.random.fork_rng():  # the random weights are all replaced
         model = new_network(experiment, len(classes), transform_of(experiment))
-    load_weights(model, path)
+    load_weights(model, run_folder / SOURCE)
     model.freeze_classifier()
     return model.eval()
 
