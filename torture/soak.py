@@ -211,7 +211,7 @@ def check(facts: dict[str, Any]) -> None:
 
 
 def attempt(folder: Path, number: int) -> int:
-    facts = in_a_process(__file__, "--minutes", 4, "--seed", number, timeout=1200)
+    facts = in_a_process(__file__, "--minutes", 3, "--seed", number, timeout=1200)
     check(facts)
     return int(sum(facts["faults"].values()))
 

@@ -158,6 +158,6 @@ def spoil(folder: Path, number: int) -> None:
 
 
 ATTACKS = [
-    Attack("sites drop out of secure sums at any step", drop_out, times=200, short=4),
-    Attack("sites spoil steps of secure sums", spoil, times=200, short=4),
+    Attack("sites drop out of secure sums at any step", drop_out, times=60, short=4),
+    Attack("sites spoil steps of secure sums", spoil, times=60, short=4),
 ]
