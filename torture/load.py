@@ -43,8 +43,8 @@ IMAGES, SIDE, ROUNDS, DOMAINS = 8, 16, 3, 4
 A_CLIENT = (IMAGES * SIDE * SIDE * 3 + 42_000) / 2**20
 A_WORKER = (IMAGES * SIDE * SIDE * 3 + 18_000) / 2**20
 REPLY = 50_000_000  # bytes
-# So many models the server may hold beside its program: four replies are fetched at once, and sums
-# are in double precision. It was 10 with 8 sites and 14 with 64.
+# So many models the server may hold beside its program: sums are in double precision. It was 10
+# with 8 sites and 14 with 64, when four replies were fetched at once.
 MODELS = 16
 FEW = 32
 

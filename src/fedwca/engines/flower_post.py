@@ -84,7 +84,7 @@ class Post:
                 self._hand_out(fetch.replies.pop(0))
         elif _is_the_senders(fetch.error):
             _, on_reply = self._on_reply.pop(number)
-            on_reply(NoReply(f"it cannot be read ({type(fetch.error).__name__})", refused=True))
+            on_reply(_unreadable(fetch.error))
         else:
             raise fetch.error
 
@@ -150,7 +150,11 @@ def _read(message: Message) -> Reply | NoReply:
     except WireError as error:
         return NoReply(str(error), refused=True)
     except Exception as error:  # whatever a site sends, it must not end the run of the others
-        return NoReply(f"it cannot be read ({type(error).__name__})", refused=True)
+        return _unreadable(error)
+
+
+def _unreadable(error: Exception) -> NoReply:
+    return NoReply(f"it cannot be read ({type(error).__name__})", refused=True)
 
 
 def _last_line(text: str | None) -> str:
