@@ -176,6 +176,25 @@ def test_what_a_client_remembers_lies_in_a_file_for_as_long_as_a_job_has_it(
     engine.close()
 
 
+def test_ctrl_c_while_workers_are_stopped_leaves_no_scratch(
+    new_model: NewModel,
+    tiny_clients: list[ClientData],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    method = FedAvg(replace(TRAINING, rounds=1, epochs=0))
+    engine = Simulator(new_model(), method, tiny_clients, 0, tmp_path / "scratch", 2)
+    engine._mailbox.contents()
+
+    def stop(workers: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedwca.engines.simulator.Workers.stop", stop)
+    with pytest.raises(KeyboardInterrupt):
+        engine.close()
+    assert not (tmp_path / "scratch").exists()
+
+
 def test_a_process_ends_though_nobody_closed_the_engine(tmp_path: Path) -> None:
     """One client needs one worker: the site meant for the second is never read."""
     script = tmp_path / "forgetful.py"

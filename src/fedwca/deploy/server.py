@@ -103,10 +103,7 @@ def serve(
         every_round = experiment.model_copy(
             update={"run": experiment.run.model_copy(update={"checkpoint_every": 1})}
         )
-        try:
-            federate_into(folder, every_round, clone(model.feature_state()), engine, logged)
-        finally:
-            engine.close()
+        federate_into(folder, every_round, clone(model.feature_state()), engine, logged)
     return folder
 
 

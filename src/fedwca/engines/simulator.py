@@ -93,9 +93,11 @@ class Simulator:
 
     def close(self) -> None:
         """Stop the workers and remove what lies between them."""
-        if self._pool is not None:
-            self._pool.stop()
-        self._mailbox.remove()
+        try:
+            if self._pool is not None:
+                self._pool.stop()
+        finally:  # Ctrl-C, which waits meanwhile, is felt here
+            self._mailbox.remove()
 
 
 class _Once:

@@ -79,10 +79,7 @@ def run_experiment(
             *(tell.note, experiment.privacy),
         )
         announce(folder, experiment.privacy, promised, tell.note)
-        try:
-            federate_into(folder, experiment, source, engine, tell)
-        finally:
-            engine.close()
+        federate_into(folder, experiment, source, engine, tell)
     return folder
 
 
@@ -163,7 +160,11 @@ def _who_holds_what(clients: list[ClientData], benchmark: Benchmark) -> dict[str
 def federate_into(
     folder: RunFolder, experiment: Experiment, source: State, engine: Engine, tell: Progress
 ) -> None:
-    """All rounds that are left, with results and checkpoints in the run folder."""
+    """All rounds that are left, with results and checkpoints in the run folder.
+
+    The engine is closed at the end, and the result comes last of all: a run that has it has left
+    nothing behind.
+    """
     method: Method = experiment.method
     every = experiment.run.evaluate_every
     found = folder.load_checkpoint(every, tell.note)
@@ -177,16 +178,35 @@ def federate_into(
         folder.append(line)
         tell.round(line)
 
-    def keep(checkpoint: Checkpoint) -> None:
-        rounds = checkpoint.rounds
-        if rounds % experiment.run.checkpoint_every == 0 or rounds == method.rounds:
-            folder.save_checkpoint(checkpoint)
-
+    kept = _Kept(folder, start, experiment.run.checkpoint_every, method.rounds)
     try:
-        federate(method, engine, start, say, keep, every=every)
+        federate(method, engine, start, say, kept.keep, every=every)
+    except (KeyboardInterrupt, UserError):
+        kept.save()  # while what it needs of the engine is still there
+        raise
     finally:
         tell.finish()
+        engine.close()
     folder.write_json("result.json", seal(folder.lines()[-1]))
+
+
+class _Kept:
+    """The newest state of a run: on the disk when it is due, or when the run is stopped."""
+
+    def __init__(self, folder: RunFolder, start: Checkpoint, every: int, last: int) -> None:
+        self._folder, self._every, self._last = folder, every, last
+        self._newest, self._saved = start, start.rounds
+
+    def keep(self, checkpoint: Checkpoint) -> None:
+        self._newest = checkpoint
+        if checkpoint.rounds % self._every == 0 or checkpoint.rounds == self._last:
+            self.save()
+
+    def save(self) -> None:
+        """Save it, unless that is done."""
+        if self._newest.rounds > self._saved:
+            self._folder.save_checkpoint(self._newest)
+            self._saved = self._newest.rounds
 
 
 def federate(
