@@ -2,15 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedwca import files
-from fedwca.files import file_names, folder_at_once, open_file, read_lines, seal, sweep, unseal
+from fedwca.files import file_names, folder_at_once, open_file, read_lines, seal, unseal
 
 HOSTILE = [
     *("<script>alert(1)</script>", "../../etc/passwd", "a\nb", "\u202ertl", "😀", "", ".", "-rf"),
@@ -50,18 +47,6 @@ def test_any_name_makes_a_file_in_its_folder(tmp_path: Path, name: str) -> None:
 def test_all_hostile_names_at_once_are_apart() -> None:
     found = file_names(HOSTILE)
     assert len({name.casefold() for name in found.values()}) == len(HOSTILE)
-
-
-def test_only_what_the_dead_of_this_machine_left_is_swept(tmp_path: Path) -> None:
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    alive, here = os.getppid(), files._HERE
-    names = [f"a.{here}-{dead.pid}.tmp", f"a.{here}-{alive}.tmp", f"a.0-{dead.pid}.tmp", "a.tmp"]
-    (tmp_path / "below").mkdir()
-    for name in names:
-        (tmp_path / "below" / name).touch()
-    sweep(tmp_path)
-    assert {path.name for path in (tmp_path / "below").iterdir()} == set(names[1:])
 
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:

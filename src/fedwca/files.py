@@ -4,7 +4,6 @@ import errno
 import hashlib
 import json
 import os
-import platform
 import re
 import shutil
 import stat
@@ -16,6 +15,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
+from fedwca.leftovers import remove, temporary
 from fedwca.parsing import parse_json
 
 __all__ = [
@@ -29,9 +29,7 @@ __all__ = [
     "read_lines",
     "read_optional",
     "read_sealed",
-    "remove",
     "seal",
-    "sweep",
     "unseal",
     "write_atomically",
     "write_json",
@@ -39,45 +37,24 @@ __all__ = [
 ]
 
 SEAL = "sha256"  # the entry that holds a digest of all the others
-_HERE = hashlib.sha256(platform.node().encode()).hexdigest()[:8]  # tells machines apart
 _LONGEST = 40  # letters of a file's name: with its suffix below 255 bytes in any script
 _NOT_PLAIN = re.compile(r"(|con|nul|aux|prn|com\d|lpt\d|.*-[0-9a-f]{12})")
 
 
 def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> None:
     """Write beside the target and rename; `durable` makes sure that it survives a power cut."""
-    temporary = path.with_name(f"{path.name}.{_HERE}-{os.getpid()}.tmp")
+    growing = temporary(path)
     try:
-        with temporary.open("wb") as file:
+        with growing.open("wb") as file:
             file.write(content)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-        temporary.replace(path)
+        growing.replace(path)
         if durable:
             _sync(path.parent)
     finally:
-        temporary.unlink(missing_ok=True)
-
-
-def sweep(folder: Path) -> None:
-    """Remove what processes of this machine that are gone have left half written."""
-    for path in folder.rglob("*.tmp"):
-        found = re.fullmatch(rf".*\.{_HERE}-(\d+)\.tmp", path.name)
-        if found and not _is_alive(int(found[1])):
-            path.unlink(missing_ok=True)
-
-
-def _is_alive(process: int) -> bool:
-    if os.name != "posix":  # where asking by a signal would end it
-        return True
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # somebody else's
-        return True
-    return process != os.getpid()
+        growing.unlink(missing_ok=True)
 
 
 def write_json(path: Path, content: dict[str, Any], *, durable: bool = True) -> None:
@@ -95,17 +72,17 @@ def write_private(path: Path, content: bytes) -> None:
 @contextmanager
 def folder_at_once(path: Path) -> Iterator[Path]:
     """A folder to fill: it appears under its name only when all is in it, and on the disk."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    remove(temporary)
-    temporary.mkdir()
+    growing = temporary(path)
+    remove(growing)
+    growing.mkdir()
     try:
-        yield temporary
-        _sync(temporary)
+        yield growing
+        _sync(growing)
         remove(path)
-        temporary.rename(path)
+        growing.rename(path)
         _sync(path.parent)
     except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(growing, ignore_errors=True)
         raise
 
 
@@ -117,14 +94,6 @@ def _sync(folder: Path) -> None:
             os.fsync(number)
         finally:
             os.close(number)
-
-
-def remove(path: Path) -> None:
-    """Remove a file or a folder, if it is there."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def seal(content: dict[str, Any]) -> dict[str, Any]:

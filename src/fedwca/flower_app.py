@@ -25,7 +25,8 @@ from fedwca.engines.flower_messages import Reply, Request
 from fedwca.engines.wire import WireError
 from fedwca.errors import UserError, disk_sentence
 from fedwca.experiments.config import resolve
-from fedwca.files import read_optional, sweep, write_json
+from fedwca.files import read_optional, write_json
+from fedwca.leftovers import sweep
 from fedwca.progress_display import LineProgress
 
 __all__ = ["client_app", "server_app"]

@@ -187,6 +187,18 @@ def test_a_failure_while_decoding_leaves_no_entry_behind(request_: Request) -> N
     assert len(stored_domain(domain(Made(5)), request_)) == 5
 
 
+def test_what_a_killed_process_left_of_an_entry_goes_when_it_is_made_anew(
+    request_: Request,
+) -> None:
+    stored_domain(domain(Made(5)), request_)
+    (index,) = request_.cache.rglob("index.json")
+    index.unlink()
+    for name in ("images.npy", "labels.npy"):  # written on a machine that is no more
+        (index.parent / f"{name}.0123abcd-7.tmp").write_bytes(b"half")
+    stored_domain(domain(Made(5)), request_)
+    assert not list(request_.cache.rglob("*.tmp"))
+
+
 def test_digests_tell_content(request_: Request) -> None:
     first = stored_domain(domain(Made(5)), request_).digest
     assert stored_domain(domain(Made(5), key="again"), request_).digest == first

@@ -12,7 +12,8 @@ import torch
 from fedwca.errors import UserError
 from fedwca.experiments.checkpoint import write_checkpoint
 from fedwca.experiments.store import SOURCE, Checkpoint, RunFolder
-from fedwca.files import remove, seal, write_json
+from fedwca.files import seal, write_json
+from fedwca.leftovers import remove, temporary
 from fedwca.methods import Record
 from fedwca.models import DomainModel, save_weights
 
@@ -292,10 +293,15 @@ def test_a_damaged_config_is_told_in_a_sentence(tmp_path: Path) -> None:
 
 def test_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:
     run = folder(tmp_path)
+    card = temporary(run.path / "models" / "a.md")
+    card.parent.mkdir()
+    card.touch()
+    os.utime(card, (10**9, 10**9))  # of a process that is gone, which had our number
     (run.path / "result.json.77.tmp").write_text("{")
     (run.path / "checkpoint-00002.tmp").mkdir()
     (run.path / "checkpoint-00002.tmp" / "state.safetensors").write_text("")
     run.scratch.mkdir()
     (run.scratch / "1.safetensors").write_text("")
     run.clean()
+    card.parent.rmdir()
     assert {p.name for p in run.path.iterdir()} == {"config.json", ".lock"}

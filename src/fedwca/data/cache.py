@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from fedwca.data.domains import Domain
 from fedwca.data.raw import Broken, Picture, RawDomain, Request
 from fedwca.files import file_digest, read_json, write_atomically
+from fedwca.leftovers import sweep, temporary
 from fedwca.notes import Note, silent, told
 
 __all__ = ["default_cache", "stored_domain"]
@@ -138,18 +139,19 @@ def _write(
     """Make an entry; where nothing at all can be read, no entry but the reasons."""
     pictures = raw.open()
     rows = _drawn(len(pictures.labels), request)
-    temporary = folder / "images.npy.tmp"
+    sweep(folder, locked=True)
+    growing_file = temporary(folder / "images.npy")
     try:
-        with temporary.open("wb") as file:
+        with growing_file.open("wb") as file:
             growing = _GrowingArray(file, request.image_size)
             decoded = pictures.decode(rows, request.image_size)
             growing.take(told(decoded, lambda done: _progress(raw.name, done, rows), note))
         broken = [(int(rows[place]), reason) for place, reason in growing.broken]
         if not growing.good:
             return broken
-        temporary.replace(folder / "images.npy")
+        growing_file.replace(folder / "images.npy")
     finally:
-        temporary.unlink(missing_ok=True)
+        growing_file.unlink(missing_ok=True)
     kept = rows[growing.good]
     labels = pictures.labels[kept]
     _save(folder / "rows.npy", kept)

@@ -13,6 +13,7 @@ from fedwca.data.images import ClientData, LabeledImages, UnlabeledImages
 from fedwca.data.own_images import numbering, read_domain, warnings_of
 from fedwca.data.raw import UNLABELED, Request
 from fedwca.errors import UserError
+from fedwca.leftovers import sweep
 from fedwca.notes import Note, silent
 
 __all__ = ["SitePaths", "site_images"]
@@ -38,6 +39,7 @@ def site_images(
 
     Test images lie as class/*.jpg, by the names of the classes.
     """
+    sweep(paths.cache)
     request = Request(paths.data, paths.cache, image_size)
     train = _stored(name, paths.data, (), request, note)
     images = UnlabeledImages(train.images, np.arange(len(train)), transform)

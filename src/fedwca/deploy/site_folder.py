@@ -10,6 +10,7 @@ from fedwca.deploy.releases import Releases
 from fedwca.engines.records import load_records, save_records
 from fedwca.engines.wire import Tensors, WireError, read_tensors
 from fedwca.files import write_atomically
+from fedwca.leftovers import sweep
 from fedwca.methods.base import Method, Record
 from fedwca.notes import Note, silent
 
@@ -42,8 +43,7 @@ class SiteFolder:
 
     def clean(self) -> None:
         """Remove what a process that was killed has left half written."""
-        for leftover in self.path.glob("*.tmp"):
-            leftover.unlink(missing_ok=True)
+        sweep(self.path, locked=True)
 
     def releases(self, method: Method) -> Releases:
         """What has left under [privacy]."""

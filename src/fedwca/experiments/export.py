@@ -17,6 +17,7 @@ from fedwca.experiments.final_models import (
 from fedwca.experiments.model_card import write_card
 from fedwca.experiments.store import RunFolder
 from fedwca.files import file_names
+from fedwca.leftovers import sweep
 from fedwca.models import Description, DomainModel, load_described, save_described
 from fedwca.models.onnx_file import save_onnx
 from fedwca.notes import Note, silent
@@ -63,6 +64,7 @@ def export_run(
     facts = _Facts(run, experiment, note)
     network = run_description(run, experiment)
     files = file_names(names)
+    sweep(run)
     for name in names if client is None else [client]:
         model = final_model(run, name, cache)
         description = network.made_as(**facts.of(name))

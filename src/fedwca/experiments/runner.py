@@ -26,7 +26,8 @@ from fedwca.experiments.privacy import announce, guarantee
 from fedwca.experiments.progress import Progress, Silent
 from fedwca.experiments.source import blank_model, check_source, source_model
 from fedwca.experiments.store import SOURCE, Checkpoint, RunFolder
-from fedwca.files import file_digest, seal, sweep
+from fedwca.files import file_digest, seal
+from fedwca.leftovers import sweep
 from fedwca.machine import cores
 from fedwca.methods.base import Client, Method, Record
 from fedwca.models import read_class_names

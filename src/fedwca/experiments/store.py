@@ -31,11 +31,11 @@ from fedwca.files import (
     read_json,
     read_lines,
     read_sealed,
-    remove,
     seal,
     write_atomically,
     write_json,
 )
+from fedwca.leftovers import remove, sweep
 from fedwca.models import read_seal
 from fedwca.notes import Note, silent
 
@@ -169,8 +169,7 @@ class RunFolder:
     def clean(self) -> None:
         """Remove what an interrupted process may have left behind."""
         remove(self.scratch)  # were it a link, to whatever: the link alone
-        for leftover in self.path.glob("*.tmp"):
-            remove(leftover)
+        sweep(self.path, locked=True)
 
     def _digest(self) -> str:
         """What tells this run's checkpoints from those of another, or of another source model."""

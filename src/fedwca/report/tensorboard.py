@@ -13,6 +13,7 @@ from PIL import Image
 
 from fedwca.errors import UserError
 from fedwca.files import read_json, write_atomically
+from fedwca.leftovers import sweep
 from fedwca.report.heat_map import heat_map
 from fedwca.report.records import flat_records
 from fedwca.report.runs import RunView
@@ -45,6 +46,7 @@ def write_events(run: RunView, folder: Path) -> Path:
         raise UserError(
             f"the files in {run.path} are damaged: move it away and run again"
         ) from None
+    sweep(run.path)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / EVENTS, content)
     return folder / EVENTS
