@@ -1,13 +1,16 @@
 """Records on disk: whole or not at all, and nothing else is taken for one."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
 
-from fedwca.engines.records import load_records, save_records
+from fedwca.engines.records import filed_record, load_records, save_records
 from fedwca.methods import Record
+from fedwca.models.states import sealed
 
 
 def test_order_names_and_types_come_back(tmp_path: Path) -> None:
@@ -66,3 +69,19 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(
         save_records(path, {"new": Record()})
     assert list(load_records(path)) == ["old"]
     assert [p.name for p in tmp_path.iterdir()] == ["r"]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        *(3, {}, "ab", [3], [["", "models", "m", "w"]], [["", "models", "m", "w", "0"]]),
+        *([["", "models", [], "w", 0]], [[None, "models", "m", "w", 0]]),
+    ],
+)
+def test_a_sealed_file_whose_places_are_none_is_refused(tmp_path: Path, rows: Any) -> None:
+    path, content = tmp_path / "r", {"0": torch.zeros(1)}
+    header = {"format": "fedwca-records-2", "places": json.dumps(rows)}
+    safetensors.torch.save_file(content, path, sealed(content, header))
+    for read in (load_records, filed_record):
+        with pytest.raises(ValueError, match="does not tell where"):
+            read(path)

@@ -11,10 +11,13 @@ import torch
 from fedwca.engines.site import threads
 from fedwca.errors import UserError
 from fedwca.experiments.config import resolve
+from fedwca.experiments.export import export_run
 from fedwca.experiments.final_models import class_names, client_names, final_model, source_of
 from fedwca.experiments.runner import load_data, run_experiment
 from fedwca.experiments.store import RunFolder
+from fedwca.files import seal, unseal, write_json
 from fedwca.methods.inference import evaluate
+from fedwca.models import read_weights
 
 
 def settings(npz_folder: Path, method: str, **training: Any) -> dict[str, Any]:
@@ -124,3 +127,59 @@ def test_what_a_site_keeps_to_itself_is_not_guessed(tmp_path: Path, npz_folder: 
     (run / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match=r"model\.safetensors in its own folder"):
         final_model(run, "dim/0")
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_lost_results_lose_no_client(tmp_path: Path, npz_folder: Path, older: bool) -> None:
+    run = finished(tmp_path, npz_folder, "fedavg")
+    known = client_names(run)
+    (run / "results.jsonl").unlink()
+    if older:  # whose lines have no digest
+        final = json.loads((run / "result.json").read_text())
+        del final["sha256"]
+        (run / "result.json").write_text(json.dumps(final))
+    assert client_names(run) == known
+    assert len(list(export_run(run, None, "safetensors", tmp_path / "models"))) == len(known)
+
+
+def test_a_run_without_any_result_is_told(tmp_path: Path, npz_folder: Path) -> None:
+    run = finished(tmp_path, npz_folder, "source_only")
+    (run / "results.jsonl").unlink()
+    (run / "result.json").unlink()
+    with pytest.raises(UserError, match="no whole results, so its clients are not known"):
+        list(export_run(run, None, "safetensors", tmp_path / "models"))
+
+
+def test_lines_of_another_shape_are_told(tmp_path: Path, npz_folder: Path) -> None:
+    run = finished(tmp_path, npz_folder, "source_only")
+    final = unseal(json.loads((run / "result.json").read_text()))
+    assert final is not None
+    write_json(run / "result.json", seal({**final, "server": 3}))
+    with pytest.raises(UserError, match="are damaged"):
+        list(export_run(run, None, "safetensors", tmp_path / "models"))
+
+
+def test_models_of_a_run_that_goes_on_meanwhile_are_of_one_round(
+    tmp_path: Path, npz_folder: Path
+) -> None:
+    run = finished(tmp_path, npz_folder, "fedavg")
+    (run / "result.json").unlink()
+    (run / "checkpoint-00002").rename(tmp_path / "later")
+    written = export_run(run, None, "safetensors", tmp_path / "models")
+    first, _ = next(written)
+    (tmp_path / "later").rename(run / "checkpoint-00002")
+    wanted = read_weights(first)
+    for model, _ in written:  # of FedAvg all have one model
+        found = read_weights(model)
+        assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
+
+
+@pytest.mark.parametrize("identity", [3, {}, {"digests": 3}, {"digests": []}])
+def test_a_config_that_tells_no_digests_is_one_of_other_images(
+    tmp_path: Path, npz_folder: Path, cache: Path, identity: Any
+) -> None:
+    run = finished(tmp_path, npz_folder, "source_only", batch_norm="recalibrate")
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**config, "identity": identity}))
+    with pytest.raises(UserError, match="have changed since"):
+        final_model(run, "dim/0", cache)

@@ -1,5 +1,7 @@
 """Where a source model comes from: the run's own copy, the cache, or training."""
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +99,33 @@ def test_a_network_other_than_lenet_without_weights_is_warned_of(
     assert "mobilenet_v2 starts from random weights" in told(
         planned, tmp_path / "runs", tmp_path / "cache"
     )
+
+
+def test_a_source_model_that_cannot_be_read_now_is_not_replaced(
+    npz_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned, runs, cache = experiment(npz_folder), tmp_path / "runs", tmp_path / "cache"
+    run = run_experiment(planned, runs, cache)
+    (run.path / "result.json").unlink()
+    opened = source.open_file
+
+    def broken(path: Path) -> Any:
+        if path.name == "source.safetensors":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return opened(path)
+
+    monkeypatch.setattr(source, "open_file", broken)
+    with pytest.raises(OSError, match="Input/output error"):
+        run_experiment(planned, runs, cache)
+
+
+def test_a_cached_source_model_that_cannot_be_read_is_trained_anew(
+    npz_folder: Path, tmp_path: Path
+) -> None:
+    planned, cache = experiment(npz_folder), tmp_path / "cache"
+    assert "training on" in told(planned, tmp_path / "1", cache)
+    (kept,) = (cache / "source").iterdir()
+    kept.unlink()
+    os.mkfifo(kept)  # which would keep us waiting for ever
+    said = told(planned, tmp_path / "2", cache)
+    assert "cannot be read (it is not a regular file) and is made anew" in said

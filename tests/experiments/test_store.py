@@ -243,6 +243,38 @@ def test_a_disk_that_cannot_be_read_now_costs_no_checkpoint(
     assert (run.load_checkpoint(1) or pytest.fail("no checkpoint")).rounds == 2
 
 
+def test_a_source_model_that_cannot_be_read_now_costs_no_checkpoint(
+    tmp_path: Path, new_model: NewModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = folder(tmp_path)
+    save_weights(new_model(), run.path / SOURCE)
+    run.append({"round": 0})
+    run.save_checkpoint(Checkpoint(1, record(1), {}, {}))
+
+    def broken(path: Path) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("fedwca.models.weights_file.open_file", broken)
+    with pytest.raises(OSError, match="Too many open files"):
+        run.load_checkpoint(1)
+    with pytest.raises(OSError, match="Too many open files"):
+        run.save_checkpoint(Checkpoint(2, record(2), {}, {}))
+    monkeypatch.undo()
+    assert (run.load_checkpoint(1) or pytest.fail("no checkpoint")).rounds == 1
+
+
+def test_lines_are_known_from_the_file_the_checkpoints_and_the_result(tmp_path: Path) -> None:
+    run = folder(tmp_path)
+    assert RunFolder(tmp_path / "nowhere").lines() == []
+    for rounds in range(3):
+        run.append({"round": rounds})
+        run.save_checkpoint(Checkpoint(rounds + 1, record(rounds), {}, {}))
+    run.append({"round": 3})
+    run.write_json("result.json", seal({"round": 3}))
+    (run.path / "results.jsonl").unlink()
+    assert run.lines() == [{"round": number} for number in range(4)]
+
+
 def test_a_damaged_result_is_none(tmp_path: Path) -> None:
     run = folder(tmp_path)
     path = run.path / "result.json"

@@ -212,3 +212,10 @@ def test_a_packed_file_is_not_unpacked(tmp_path: Path, refusal: Callable[..., st
         for name in plain.namelist():
             packed.writestr(name, plain.read(name))
     assert "is damaged or holds Python objects" in refusal(read_weights, tmp_path / "packed.pth")
+
+
+def test_a_pipe_in_the_place_of_a_model_keeps_nobody_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "w.safetensors")
+    with pytest.raises(OSError, match="not a regular file"):
+        read_seal(tmp_path / "w.safetensors")
+    assert read_seal(tmp_path / "none.safetensors") == ""

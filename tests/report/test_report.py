@@ -4,9 +4,11 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fedwca.errors import UserError
 from fedwca.report.clusters import chance_purity, purity
 from fedwca.report.runs import find_runs, read_run
 from fedwca.report.tables import accuracy_grid, as_markdown, cluster_grid, run_grid
@@ -136,3 +138,21 @@ def test_nor_does_one_that_no_parser_bears_or_that_holds_folders(tmp_path: Path,
     file.unlink()
     file.mkdir()
     assert "good" in [view.name for view in find_runs(tmp_path)[0]]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"model": x} for x in (3, None, [])),
+        {"training": {"rounds": None, "batch_norm": "blend"}},
+        {"data": {"benchmark": [], "source": "a"}},
+        {"data": {"benchmark": "toy"}},
+    ],
+)
+def test_settings_of_another_shape_are_damage(tmp_path: Path, change: dict[str, Any]) -> None:
+    path = write_run(tmp_path, "r", "fedwca", 0, {"b": 0.5})
+    config = json.loads((path / "config.json").read_text())
+    config["settings"] |= change
+    (path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="are damaged"):
+        read_run(path)

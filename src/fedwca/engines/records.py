@@ -101,7 +101,14 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def _places(file: Any) -> list[tuple[str, str, str, str, int]]:
-    return [tuple(row) for row in parse_json(file.metadata()["places"])]
+    rows = parse_json(file.metadata()["places"])
+    if not isinstance(rows, list) or not all(map(_is_row, rows)):
+        raise ValueError("is damaged: it does not tell where its tensors stand")
+    return [tuple(row) for row in rows]
+
+
+def _is_row(row: object) -> bool:
+    return isinstance(row, list) and [type(part) for part in row] == [str, str, str, str, int]
 
 
 class Filed(Mapping[str, State]):

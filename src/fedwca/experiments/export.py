@@ -11,6 +11,8 @@ from fedwca.experiments.final_models import (
     class_names,
     client_names,
     final_model,
+    newest_state,
+    source_of,
     stored_experiment,
     transform_of,
 )
@@ -61,12 +63,13 @@ def export_run(
     names = client_names(run)
     if client is not None and client not in names:
         raise UserError(f"{run} has no client {client!r}: {did_you_mean(client, names)}")
-    facts = _Facts(run, experiment, note)
+    at = newest_state(run, experiment, source_of(run))  # once: the run may go on meanwhile
+    facts = _Facts(run, experiment, at.rounds, note)
     network = run_description(run, experiment)
     files = file_names(names)
     sweep(run)
     for name in names if client is None else [client]:
-        model = final_model(run, name, cache)
+        model = final_model(run, name, cache, at)
         description = network.made_as(**facts.of(name))
         yield deliver(model, output / f"{files[name]}.{kind}", description)
 
@@ -93,21 +96,14 @@ def _refuse_deployed(run: Path) -> None:
 class _Facts:
     """What a run tells of its clients at the point that its models are taken from."""
 
-    def __init__(self, run: Path, experiment: Experiment, note: Note) -> None:
+    def __init__(self, run: Path, experiment: Experiment, rounds: int, note: Note) -> None:
         folder = RunFolder(run)
-        self.rounds: int = experiment.method.rounds
+        self.rounds = rounds
         if not folder.done:
-            found = folder.load_checkpoint(experiment.run.evaluate_every)
-            if found is None:
-                raise UserError(
-                    f"{run} is not finished and has no checkpoint yet: go on with it by "
-                    "`fedwca resume`"
-                )
-            so_far = f"{found.rounds} of {self.rounds} rounds"
+            so_far = f"{rounds} of {experiment.method.rounds} rounds"
             note(f"warning: {run.name} is not finished: these are its models after {so_far}")
-            self.rounds = found.rounds
         lines = {line["round"]: line for line in folder.lines()}
-        self._line: dict[str, Any] = lines.get(self.rounds, {})
+        self._line: dict[str, Any] = lines.get(rounds, {})
 
     def of(self, client: str) -> dict[str, Any]:
         """What the client's model says of how it was made, and how it did."""

@@ -15,6 +15,7 @@ from fedwca.experiments.config import Experiment, resolve
 from fedwca.experiments.runner import load_data
 from fedwca.experiments.source import new_network
 from fedwca.experiments.store import SOURCE, Checkpoint, RunFolder
+from fedwca.files import check_line
 from fedwca.methods.base import Client, Method, Record
 from fedwca.methods.inference import load
 from fedwca.methods.shot import own_of
@@ -46,12 +47,14 @@ def class_names(run_folder: Path) -> tuple[str, ...]:
     return classes
 
 
-def final_model(run_folder: Path, client: str, cache: Path | None = None) -> DomainModel:
+def final_model(
+    run_folder: Path, client: str, cache: Path | None = None, at: Checkpoint | None = None
+) -> DomainModel:
     """The model that the client uses after the last round that is kept, on the CPU, to predict.
 
-    It is the very one that the run scored: weights from the newest checkpoint, BatchNorm as
+    It is the very one that the run scored: weights from a checkpoint, BatchNorm as
     `training.batch_norm` says. With "recalibrate" that takes the client's images, from where the
-    settings say that they lie; `cache` holds them decoded.
+    settings say that they lie; `cache` holds them decoded. `at`: a checkpoint; none: the newest.
     """
     known = _clients(run_folder)
     if client not in known:
@@ -60,7 +63,7 @@ def final_model(run_folder: Path, client: str, cache: Path | None = None) -> Dom
     method: Method = experiment.method
     _check_memories(run_folder, experiment)
     model = source_of(run_folder)
-    at = newest_state(run_folder, experiment, model)
+    at = at or newest_state(run_folder, experiment, model)
     memory = at.memories.get(client, Record())
     weights = method.deployed(at.state, Client(client, known[client]), memory)
     treatment = method.training.batch_norm
@@ -109,13 +112,21 @@ def _clients(run_folder: Path) -> dict[str, str]:
     """The domain of each client that has been scored."""
     lines = _opened(run_folder).lines()
     try:
-        return {
+        for line in lines:
+            check_line(line)
+        found = {
             name: str(score["domain"]) for line in lines for name, score in line["clients"].items()
         }
     except (KeyError, TypeError, AttributeError):
         raise UserError(
             f"the files in {run_folder} are damaged: move it away and run again"
         ) from None
+    if not found:
+        raise UserError(
+            f"{run_folder} has no whole results, so its clients are not known: go on with it by "
+            "`fedwca resume`"
+        )
+    return found
 
 
 def _check_memories(run_folder: Path, experiment: Experiment) -> None:
@@ -136,6 +147,11 @@ def newest_state(run_folder: Path, experiment: Experiment, source: DomainModel) 
     if method.rounds == 0:
         return Checkpoint(0, method.init(clone(source.feature_state())), {}, {})
     found = folder.load_checkpoint(experiment.run.evaluate_every)
+    if found is None and not folder.done:
+        raise UserError(
+            f"{run_folder} is not finished and has no checkpoint yet: go on with it by "
+            "`fedwca resume`"
+        )
     if found is None or (folder.done and found.rounds < method.rounds):
         raise UserError(
             f"{run_folder} has no whole checkpoint of its last round, so its models are not known: "
@@ -149,8 +165,11 @@ def _train_images(
 ) -> UnlabeledImages:
     """What the client adapted on, checked to be what it was."""
     benchmark = load_data(experiment, cache)
-    kept = RunFolder(run_folder).read_json("config.json").get("identity", {}).get("digests", {})
-    if kept.get("data") != benchmark.digests:
+    try:
+        kept = RunFolder(run_folder).read_json("config.json")["identity"]["digests"]["data"]
+    except (KeyError, TypeError):
+        kept = None
+    if kept != benchmark.digests:
         raise UserError(
             f"the images of {run_folder} have changed since it was run, and its models' BatchNorm "
             "statistics are re-estimated on them: put them back, or run again"

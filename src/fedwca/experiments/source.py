@@ -14,7 +14,7 @@ from fedwca.data.images import LabeledImages, UnlabeledImages
 from fedwca.errors import UserError
 from fedwca.experiments.config import Experiment, SourceConfig
 from fedwca.experiments.describe import description_of
-from fedwca.files import file_digest
+from fedwca.files import file_digest, open_file
 from fedwca.methods.inference import device_of, evaluate
 from fedwca.methods.optimizer import make_sgd, set_rate
 from fedwca.models import (
@@ -158,7 +158,12 @@ def _cached_or_trained(
     """Fill the model; if it had to be trained, where it belongs in the cache."""
     labeled = benchmark.source(experiment.data.source)
     path = cached_source(experiment, benchmark, cache)
-    if _taken_from(path, model, note):
+    try:
+        taken = _taken_from(path, model, note)
+    except OSError as error:  # somebody else's, in a cache that is shared
+        note(f"source model: {path} cannot be read ({error.strerror}) and is made anew")
+        taken = False
+    if taken:
         note(f"source model: taken from {path}")
         return None
     note(f"source model: training on {len(labeled)} images of {experiment.data.source}")
@@ -171,11 +176,15 @@ def _cached_or_trained(
 
 
 def _taken_from(path: Path, model: DomainModel, note: Note) -> bool:
-    """Whether the file is there and whole; the model holds its weights then."""
+    """Whether the file is there and whole; the model holds its weights then.
+
+    OSError if it cannot be read, which is the disk's fault: the run's own must not be replaced.
+    """
     if not path.exists():
         return False
     try:
-        load_weights(model, path)
+        with open_file(path):
+            load_weights(model, path)
     except UserError:
         note(f"source model: {path} is damaged and is made anew")
         return False

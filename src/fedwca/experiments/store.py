@@ -85,7 +85,10 @@ class RunFolder:
     @property
     def done(self) -> bool:
         """Whether the run has come to its end."""
-        return read_sealed(self.path / "result.json", older=True) is not None
+        return self._final() is not None
+
+    def _final(self) -> Json | None:
+        return read_sealed(self.path / "result.json", older=True)
 
     def read_json(self, name: str) -> Json:
         """A JSON file of the folder."""
@@ -109,22 +112,30 @@ class RunFolder:
         append_line(self._results, line)
 
     def lines(self) -> list[Json]:
-        """All whole lines of the results."""
-        return read_lines(self._results, older=False)
+        """All whole lines of results, by round, wherever they are kept.
+
+        The file has them all, unless it is damaged or lost; a checkpoint has those before it, and
+        result.json has the last.
+        """
+        known = [
+            line
+            for path in self._checkpoints()
+            for line in lines_before(path)
+            if line["round"] < _rounds(path)
+        ]
+        known += read_lines(self._results, older=False)
+        final = self._final()
+        known += [final] if final and isinstance(final.get("round"), int) else []
+        by_round = {line["round"]: line for line in known}
+        return [by_round[number] for number in sorted(by_round)]
 
     def rewind(self, rounds: int) -> None:
         """Forget all that is later than a checkpoint: it will be made again from there."""
+        kept = [json.dumps(seal(line)) for line in self.lines() if line["round"] < rounds]
+        write_atomically(self._results, "".join(f"{line}\n" for line in kept).encode())
         for path in self._checkpoints():
             if path.is_file() or _rounds(path) > rounds:
                 remove(path)
-        kept = self._lines_before(self._checkpoint(rounds))
-        text = "".join(json.dumps(seal(kept[number])) + "\n" for number in sorted(kept))
-        write_atomically(self._results, text.encode())
-
-    def _lines_before(self, checkpoint: Path) -> dict[int, Json]:
-        """The whole lines of earlier rounds: those of the file, and those that it has kept."""
-        lines = [*lines_before(checkpoint), *self.lines()]
-        return {line["round"]: line for line in lines if line["round"] < _rounds(checkpoint)}
 
     @property
     def _results(self) -> Path:
@@ -153,7 +164,7 @@ class RunFolder:
             except ValueError as error:
                 note(f"{path.name} {error} and is left aside")
                 continue
-            if self._lines_before(path).keys() >= set(range(0, found.rounds, every)):
+            if {line["round"] for line in self.lines()} >= set(range(0, found.rounds, every)):
                 return found
             note(f"{path.name} is left aside: lines before it in results.jsonl are damaged")
         return None
@@ -178,7 +189,7 @@ class RunFolder:
         return str(seal({"identity": identity, "source": source})[SEAL])
 
     def _checkpoints(self) -> list[Path]:
-        return sorted(filter(_is_checkpoint, self.path.iterdir()), key=_rounds)
+        return sorted(filter(_is_checkpoint, self.path.glob("*")), key=_rounds)
 
 
 _NAME = re.compile(r"checkpoint-(\d+)(\.safetensors)?")  # the latter in older versions

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from fedwca.errors import UserError
-from fedwca.files import SEAL, write_atomically
+from fedwca.files import SEAL, open_file, write_atomically
 from fedwca.models.domain_model import DomainModel
 from fedwca.models.states import copy_values, differences, is_whole, sealed
 from fedwca.parsing import parse_json
@@ -73,11 +73,18 @@ def read_class_names(path: str | Path) -> tuple[str, ...]:
 
 
 def read_seal(path: str | Path) -> str:
-    """The digest that a .safetensors file of ours carries; "" if it has none."""
+    """The digest that a .safetensors file of ours carries; "" if it has none, or is none.
+
+    OSError if nobody can tell, because the file is there and cannot be read.
+    """
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
+        there = open_file(path)
+    except FileNotFoundError:
+        return ""
+    try:
+        with there, safetensors.safe_open(path, framework="pt") as file:
             return str((file.metadata() or {}).get(SEAL, ""))
-    except (OSError, SafetensorError):
+    except SafetensorError:
         return ""
 
 

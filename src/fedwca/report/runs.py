@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedwca.errors import UserError
-from fedwca.files import read_json, read_lines, read_sealed
+from fedwca.files import check_line, read_json, read_lines, read_sealed
 
 __all__ = ["RunView", "find_runs", "read_run"]
 
@@ -90,20 +90,20 @@ def read_run(path: Path) -> RunView:
         final = read_sealed(path / "result.json", older=True)  # damaged, it will be made anew
         view = RunView(path, settings, tuple(_lines(path, final)), final is not None)
         _ = (view.method, view.seed, view.rounds, view.accuracy, view.privacy)
-        _ = settings["data"]["benchmark"]
+        _check_settings(settings)
         for line in view.lines:
-            _check_line(line)
+            check_line(line)
     except _DAMAGED:
         raise UserError(f"the files in {path} are damaged: move it away and run again") from None
     return view
 
 
-def _check_line(line: dict[str, Any]) -> None:
-    """TypeError or KeyError unless the line has the shape that all readers rely on."""
-    told = [line["clients"], line["accuracy"], line.get("server", {}), line.get("health", {})]
-    told += [*line["clients"].values(), *line.get("health", {}).values()]
-    if not all(isinstance(part, dict) for part in told):
+def _check_settings(settings: dict[str, Any]) -> None:
+    """TypeError or another unless the settings have the shape that all readers rely on."""
+    if not all(isinstance(section, dict) for section in settings.values()):
         raise TypeError
+    _ = int(settings["training"]["rounds"])
+    _ = hash((settings["data"]["benchmark"], settings["data"]["source"]))
 
 
 def _lines(path: Path, final: dict[str, Any] | None) -> list[dict[str, Any]]:
