@@ -52,6 +52,8 @@ def play(trick: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     elif trick == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
+    elif trick == "real time":
+        os.kill(os.getpid(), 40)
     elif trick == "exit":
         os._exit(3)
     elif trick == "memory":

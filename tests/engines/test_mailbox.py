@@ -37,3 +37,8 @@ def test_models_of_single_clients_are_let_go_of_and_shared_ones_are_written_once
         found = {name: float(state["w"][0]) for name, state in message.models.items()}
         wanted = {"cluster/0": 0, "cluster/1": 1, "cluster/2": 2, "init": 100 + number}
         assert found == wanted
+
+
+def test_what_has_vanished_already_is_not_missed(tmp_path: Path) -> None:
+    mailbox = Mailbox(tmp_path, "server")
+    mailbox.discard([tmp_path / "worker-1-1.safetensors.0123abcd-7.tmp"])

@@ -176,6 +176,21 @@ def test_what_a_client_remembers_lies_in_a_file_for_as_long_as_a_job_has_it(
     engine.close()
 
 
+def test_a_worker_that_outlived_its_run_cannot_write_into_the_next_ones_files(
+    new_model: NewModel, tiny_clients: list[ClientData], tmp_path: Path
+) -> None:
+    method = FedAvg(replace(TRAINING, rounds=1, epochs=0))
+    state = method.init(clone(new_model().feature_state()))
+    names = []
+    for _ in range(2):  # the second is the same run, resumed
+        engine = Simulator(new_model(), method, tiny_clients, 0, tmp_path / "scratch", 2)
+        engine.exchange(0, {client: Job(state, None, Record()) for client in engine.clients()})
+        names.append({path.name for path in (tmp_path / "scratch").glob("worker-*")})
+        engine.close()
+    assert names[0]
+    assert not names[0] & names[1]
+
+
 def test_ctrl_c_while_workers_are_stopped_leaves_no_scratch(
     new_model: NewModel,
     tiny_clients: list[ClientData],

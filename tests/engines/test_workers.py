@@ -1,6 +1,7 @@
 """A lost worker is replaced and its job done again; nothing else is."""
 
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from odd_jobs import OddJob, attempts, do
 
 TOLD = {
     "kill": "was killed, most likely for want of memory",
+    "real time": "ended by signal 40",
     "exit": "ended with code 3",
     "memory": "ran out of memory",
     "allocate": "ran out of memory",
@@ -100,6 +102,22 @@ def test_one_that_uses_its_processor_is_left_alone(monkeypatch: pytest.MonkeyPat
             break
     assert process.killed
     assert next(used, "none left") == "none left"
+
+
+def test_an_answer_that_does_not_fit_into_memory_is_a_lost_worker() -> None:
+    class Pipe:
+        def __enter__(self) -> None: ...
+        def __exit__(self, *_: object) -> None: ...
+        def send_bytes(self, content: bytes) -> None: ...
+
+        def recv_bytes(self) -> bytes:
+            raise MemoryError
+
+    jobs: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
+    outcomes: queue.SimpleQueue[worker.Outcome] = queue.SimpleQueue()
+    jobs.put((7, b""))
+    worker._talk(Pipe(), b"", jobs, outcomes)  # type: ignore[arg-type]
+    assert outcomes.get_nowait() == (7, None)
 
 
 def test_after_three_deaths_a_job_has_the_machine_to_itself(two: Told, tmp_path: Path) -> None:

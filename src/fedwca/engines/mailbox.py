@@ -116,7 +116,7 @@ class Mailbox:
     def discard(self, files: Iterable[Path]) -> None:
         """Remove what nobody needs any more."""
         for path in files:
-            path.unlink()
+            path.unlink(missing_ok=True)  # half of one, of a process that has just ended
 
     def remove(self) -> None:
         """Remove the folder with all that is in it."""

@@ -1,5 +1,6 @@
 """All clients on one machine: worker processes of one thread each, or this process alone."""
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,11 +136,14 @@ class _Task(NamedTuple):
 
 @dataclass(frozen=True)
 class _Program:
-    """What a worker does; the files of each attempt have names of their own."""
+    """What a worker does; the files of each attempt have names of their own.
+
+    And of each process, since one may outlive a run that was killed, and lie in wait.
+    """
 
     site: Site
     folder: Path
 
     def __call__(self, attempt: int, task: _Task) -> Done:
-        mailbox = Mailbox(self.folder, f"worker-{attempt}")
+        mailbox = Mailbox(self.folder, f"worker-{os.getpid()}-{attempt}")
         return _work(self.site, mailbox, task.client, task.round, task.letters.job())

@@ -77,7 +77,14 @@ class Worker:
             return "ran out of memory"
         if code == -9:
             return "was killed, most likely for want of memory"
-        return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        return f"ended by {_signal(-code)}" if code < 0 else f"ended with code {code}"
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # those for real time have none
+        return f"signal {number}"
 
 
 def _talk(
@@ -96,7 +103,7 @@ def _talk(
                     pipe.send_bytes(ahead.pop())
                 pipe.send_bytes(content)
                 outcomes.put(Outcome(attempt, pipe.recv_bytes()))
-            except (EOFError, OSError):
+            except Exception:  # it has ended, or we lack the memory for its answer
                 outcomes.put(Outcome(attempt, None))
                 return
 
