@@ -11,30 +11,31 @@ from pathlib import Path
 from attack import Attack, held
 from tiny_run import command, outcome, slowly, unbroken, untidy
 
-KILLS = 8  # in one attempt
-RUN = ("--method=local", "--set=run.workers=2", "--set=training.rounds=30")
+ROUNDS = 30
+RUN = ("--method=local", "--set=run.workers=2", f"--set=training.rounds={ROUNDS}")
+# When the kills of an attempt fall: while the run is made, while a checkpoint is written, anywhere
+# in the rounds, and when all of them are done.
+MOMENTS = ("early", "writing", "rounds", "writing", "rounds", "writing", "rounds", "end")
 
 
 def killed(folder: Path, number: int) -> int:
     """A simulation with workers is killed again and again, at last left alone."""
     whole, rng = unbroken(folder.parent, *RUN), random.Random(number)
-    inside = 0
-    for kill in range(KILLS):
+    inside = kills = 0
+    for moment in MOMENTS:
         process = _started(folder)
-        _wait_until_at_work(process, folder)
-        if kill % 2:
-            _wait_for_a_write(process, folder)
-        else:
-            time.sleep(rng.uniform(0, 2.5))
-        held(process.poll() is None, f"the run ended before kill {kill}: {_words(process)}")
-        inside += bool(list(folder.glob("runs/*/checkpoint-*.tmp")))
+        _wait_until(moment, process, folder, rng)
         _kill(process, tree=rng.random() < 0.5)
+        late = moment == "end" and process.returncode == 0
+        held(late or process.returncode == -signal.SIGKILL, f"{moment}: {_words(process)}")
+        kills += not late
+        inside += bool(list(folder.glob(f"runs/*/checkpoint-*-{process.pid}.tmp")))
     process = _started(folder)
     held(process.wait(timeout=300) == 0, f"it was not resumed: {_words(process)}")
     held(inside > 0, "no kill fell into the writing of a checkpoint")
     held(outcome(folder) == outcome(whole), "the result is another one")
     held(not untidy(folder), f"left behind: {untidy(folder)}")
-    return KILLS
+    return kills
 
 
 def _started(folder: Path) -> "subprocess.Popen[bytes]":
@@ -52,18 +53,28 @@ def _words(process: "subprocess.Popen[bytes]") -> str:
     return (place / "said").read_text()[-500:]
 
 
-def _wait_until_at_work(process: "subprocess.Popen[bytes]", folder: Path) -> None:
-    """Until its workers are at it, so that the kill falls into a round and not into imports."""
-    _wait(process, lambda: bool(list(folder.glob("runs/*/scratch/worker-*"))))
+def _wait_until(
+    moment: str, process: "subprocess.Popen[bytes]", folder: Path, rng: random.Random
+) -> None:
+    if moment == "early":  # images are decoded, settings written, the source model is trained
+        _wait(process, folder, "cache/*")
+        time.sleep(rng.uniform(0, 1))
+        return
+    if moment == "end":  # the last round is scored, scratch removed, the result written
+        _wait(process, folder, f"runs/*/checkpoint-{ROUNDS:05d}")
+        time.sleep(rng.uniform(0, 0.6))
+        return
+    if moment == "writing":
+        _wait(process, folder, f"runs/*/checkpoint-*-{process.pid}.tmp")
+        return
+    _wait(process, folder, "runs/*/scratch/worker-*")
+    time.sleep(rng.uniform(0, 1))
 
 
-def _wait_for_a_write(process: "subprocess.Popen[bytes]", folder: Path) -> None:
-    _wait(process, lambda: bool(list(folder.glob("runs/*/checkpoint-*.tmp"))))
-
-
-def _wait(process: "subprocess.Popen[bytes]", holds) -> None:  # type: ignore[no-untyped-def]
-    until = time.monotonic() + 120
-    while process.poll() is None and not holds():
+def _wait(process: "subprocess.Popen[bytes]", folder: Path, pattern: str) -> None:
+    """Until there is such a file that no process before it has left."""
+    before, until = set(folder.glob(pattern)), time.monotonic() + 120
+    while process.poll() is None and before.issuperset(folder.glob(pattern)):
         held(time.monotonic() < until, f"nothing happened for two minutes: {_words(process)}")
         time.sleep(0.001)
 
@@ -88,27 +99,27 @@ def _has_members(group: int) -> bool:
 
 
 def side_by_side(folder: Path, number: int) -> int:
-    """Three processes on one run folder: one works, the others are refused or find it done."""
-    few = ("--method=local", "--set=training.rounds=8")
+    """Two or three processes on one run folder: one works, the others are refused."""
+    few = ("--method=local", "--set=training.rounds=16")
     whole, rng = unbroken(folder.parent, *few), random.Random(number)
     words, processes = command(folder.parent, folder, *few), []
-    for _ in range(3):
+    for _ in range(2 + number % 2):
         processes.append(
             subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=slowly())
         )
         time.sleep(rng.uniform(0, 0.5))
     told = [process.communicate(timeout=300)[1].decode() for process in processes]
     codes = [process.returncode for process in processes]
-    held(0 in codes, f"nobody has done it: {told}")
-    for code, said in zip(codes, told, strict=True):
-        refused = code == 2 and "another process is at work" in said
-        held(code == 0 or refused, f"one ended with {code}: {said[-500:]}")
+    held(0 in codes and {*codes} <= {0, 2}, f"they ended with {codes}: {told}")
+    refused = sum("another process is at work" in said for said in told)
+    held(codes.count(2) == refused, f"one stopped for another reason: {told}")
+    held(refused > 0, f"nobody was refused: {codes}")
     held(outcome(folder) == outcome(whole), "the result is another one")
     held(not untidy(folder), f"left behind: {untidy(folder)}")
-    return 3
+    return refused
 
 
 ATTACKS = [
-    Attack("simulation with workers killed by SIGKILL and resumed", killed, times=10, short=0),
+    Attack("simulation with workers killed by SIGKILL and resumed", killed, times=8, short=0),
     Attack("two and three processes on one run folder", side_by_side, 4, short=0),
 ]

@@ -23,7 +23,7 @@ from failing_disk import FULL, READ_ONLY, Disk, failing
 from tiny_run import command, finished, outcome, slowly, unbroken, untidy
 
 RUN = ("--method=local", "--set=data.clients_per_domain=1")
-STEP = 16  # an attempt tries every sixteenth write
+FULLS, READ_ONLIES = 8, 4  # attempts; each tries every so-many-th write, together they try all
 DAMAGES = 12  # in one attempt
 
 
@@ -39,10 +39,10 @@ def _fedwca(words: list[str]) -> tuple[int, str]:
         return int(str(stop.code)), said.getvalue()
 
 
-def _failing_from_any_write(folder: Path, number: int, error: int, sentence: str) -> int:
+def _failing_from_any_write(folder: Path, number: int, step: int, error: int, sentence: str) -> int:
     """The disk fails at one write, then at another, until a run is not hit any more."""
     world, tried = folder.parent, 0
-    whole, healthy = unbroken(world, *RUN), number % STEP
+    whole, healthy = unbroken(world, *RUN), number % step
     while True:
         place = folder / str(healthy)
         words = command(world, place, *RUN)
@@ -56,18 +56,18 @@ def _failing_from_any_write(folder: Path, number: int, error: int, sentence: str
         held(outcome(place) == outcome(whole), f"write {healthy}: the result is another one")
         held(not untidy(place), f"write {healthy}: left behind: {untidy(place)}")
         shutil.rmtree(place)
-        tried += 1
         if disk.writes <= healthy:
             return tried
-        healthy += STEP
+        tried += 1
+        healthy += step
 
 
 def full(folder: Path, number: int) -> int:
-    return _failing_from_any_write(folder, number, FULL, "the disk is full")
+    return _failing_from_any_write(folder, number, FULLS, FULL, "the disk is full")
 
 
 def read_only(folder: Path, number: int) -> int:
-    return _failing_from_any_write(folder, number, READ_ONLY, "cannot write")
+    return _failing_from_any_write(folder, number, READ_ONLIES, READ_ONLY, "cannot write")
 
 
 def damaged(folder: Path, number: int) -> int:
@@ -84,9 +84,16 @@ def damaged(folder: Path, number: int) -> int:
         if rng.random() < 0.5:
             (run / "result.json").unlink()
         done = rng.choice(MISCHIEF)(run, rng)
-        code, said = _fedwca(command(folder.parent, place, *RUN))
+        words = command(folder.parent, place, *RUN)
+        code, said = _fedwca(words)
+        if code == 2 and "config.json was" in done:  # nobody can tell whose folder it is
+            told = " damaged: move" in said or "holds a run of another configuration" in said
+            held(told, f"{done}: it said {said[-500:]}")
+            shutil.copy(next(whole.glob("runs/*/config.json")), run)
+            code, said = _fedwca(words)
         held(code == 0, f"{done}: it was not resumed: {said[-500:]}")
         held(outcome(place) == outcome(whole), f"{done}: the result is another one")
+        held(not untidy(place), f"{done}: left behind: {untidy(place)}")
         shutil.rmtree(place)
     return DAMAGES
 
@@ -94,9 +101,8 @@ def damaged(folder: Path, number: int) -> int:
 def _file(run: Path, rng: random.Random) -> Path:
     """A file that the run goes on from."""
     newest = max(run.glob("checkpoint-*"))
-    return rng.choice(
-        [*sorted(newest.iterdir()), run / "results.jsonl", run / "source.safetensors"]
-    )
+    others = ("results.jsonl", "source.safetensors", "config.json")
+    return rng.choice([*sorted(newest.iterdir()), *(run / name for name in others)])
 
 
 def flip(run: Path, rng: random.Random) -> str:
@@ -122,10 +128,10 @@ def lose(run: Path, rng: random.Random) -> str:
 
 
 def grow_old(run: Path, rng: random.Random) -> str:
-    for path in run.glob("checkpoint-*"):
-        if rng.random() < 0.7:
-            shutil.rmtree(path)
-            path.with_suffix(".safetensors").write_bytes(rng.randbytes(1000))
+    found = sorted(run.glob("checkpoint-*"))
+    for path in rng.sample(found, rng.randint(1, len(found))):
+        shutil.rmtree(path)
+        path.with_suffix(".safetensors").write_bytes(rng.randbytes(1000))
     return "checkpoints were of an older version"
 
 
@@ -212,8 +218,8 @@ def _can_mount() -> bool:
 
 ATTACKS = [
     Attack("checkpoint, results or source model damaged", _apart("damaged"), times=5),
-    Attack("disk full from any write on", _apart("full"), times=8),
-    Attack("disk read-only from any write on", _apart("read_only"), 4, short=0),
+    Attack("disk full from any write on", _apart("full"), times=FULLS),
+    Attack("disk read-only from any write on", _apart("read_only"), READ_ONLIES, short=0),
 ]
 if _can_mount():
     ATTACKS.append(

@@ -12,7 +12,7 @@ from unittest import mock
 __all__ = ["Disk", "failing"]
 
 FULL, READ_ONLY = errno.ENOSPC, errno.EROFS
-_open = io.open
+_open, _os_open, _fsync = io.open, os.open, os.fsync
 
 
 class Disk:
@@ -47,6 +47,20 @@ class Disk:
 
     def error(self, path: object) -> OSError:
         return OSError(self._error, os.strerror(self._error), str(path))
+
+    def fsync(self, number: int) -> None:
+        """As `os.fsync`: a full disk may find only now that what it took does not fit."""
+        path = os.readlink(f"/proc/self/fd/{number}")
+        if self._error == FULL and self.holds(path) and self.fails():
+            raise self.error(path)
+        _fsync(number)
+
+    def os_open(self, path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+        """As `os.open`, by which locks are made."""
+        writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        if writes and self.holds(path) and self._error == READ_ONLY and self.fails():
+            raise self.error(path)
+        return _os_open(path, flags, *args, **kwargs)
 
     def open(self, path: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         """As `open`; what is written through the file is counted."""
@@ -85,6 +99,7 @@ def failing(disk: Disk) -> Iterator[None]:
     """Everything that this process writes by Python's own means goes to the disk."""
     changes = {"mkdir": False, "rename": False, "replace": False, "unlink": True, "rmdir": True}
     patches = [mock.patch("io.open", disk.open), mock.patch("builtins.open", disk.open)]
+    patches += [mock.patch("os.open", disk.os_open), mock.patch("os.fsync", disk.fsync)]
     patches += [
         mock.patch.object(os, name, disk.guarded(getattr(os, name), frees))
         for name, frees in changes.items()

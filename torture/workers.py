@@ -33,7 +33,7 @@ IMPATIENT = """
 import sys
 from fedwca.cli import main
 from fedwca.engines import worker
-worker._STILL = 10
+worker._STILL = 6
 print("ready", flush=True)
 main(sys.argv[1:])
 """
@@ -49,7 +49,10 @@ Wound = Callable[[int, random.Random], None]
 
 
 def _disturbed(wound: Wound, folder: Path, number: int) -> int:
-    """Two wounds to workers of one run, from their start on or in the middle of the rounds."""
+    """Two wounds to workers of one run, from their start on or in the middle of the rounds.
+
+    Counted are those of which the run said that it had to replace the worker.
+    """
     moments = random.Random(number)
     program = IMPATIENT if wound is _stopped else PLAIN
     process = _started(folder, program, folder.parent / "cache")
@@ -57,18 +60,21 @@ def _disturbed(wound: Wound, folder: Path, number: int) -> int:
     if number % 2 == 0:
         _wait_for("round 0/", process, folder)
     while wounds < 2 and process.poll() is None:
-        workers = _workers(process.pid)
-        time.sleep(moments.uniform(0, 0.6) if workers else 0.05)
-        if workers and process.poll() is None:
+        time.sleep(moments.uniform(0, 0.6))
+        busy = _at_work(process.pid)
+        if busy and process.poll() is None:
             try:
-                wound(moments.choice(workers), moments)
+                wound(moments.choice(busy), moments)
             except (ProcessLookupError, FileNotFoundError):
                 continue  # it had just ended
             wounds += 1
-    _ended(process, folder)
-    held(wounds > 0, "there was no worker to attack")
+    said = _ended(process, folder)
+    replaced = len(re.findall(f"a worker process ({SAID[wound]}): ", " ".join(said.split())))
+    held(replaced > 0, f"after {wounds} wounds no worker was replaced: {said[-2000:]}")
+    # One without memory may say so already while Python starts.
+    held("Traceback" not in said or wound is _starved, f"it showed a traceback: {said[-2000:]}")
     _compare(folder)
-    return wounds
+    return replaced
 
 
 def _killed(pid: int, moments: random.Random) -> None:
@@ -80,22 +86,35 @@ def _stopped(pid: int, moments: random.Random) -> None:
 
 
 def _starved(pid: int, moments: random.Random) -> None:
-    """From now on the worker gets little or no more memory than it has."""
+    """From now on the worker gets no more memory than it has, not even for the next file."""
     has = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
-    more = moments.choice([0, 1, 4, 16]) << 20
-    resource.prlimit(pid, resource.RLIMIT_AS, (has + more, resource.RLIM_INFINITY))
+    resource.prlimit(pid, resource.RLIMIT_AS, (has // 2, resource.RLIM_INFINITY))
 
 
-def _interrupted(folder: Path, number: int) -> None:
-    """Ctrl-C to all processes or one, pressed once or twice; then the same command again."""
+# What a run says of a worker that was so wounded.
+SAID: dict[Wound, str] = {
+    _killed: "was killed, most likely for want of memory",
+    _stopped: r"made no progress for \d+ s",
+    _starved: r"ran out of memory|was killed, most likely for want of memory|ended [^:]+",
+}
+
+
+def _interrupted(folder: Path, number: int) -> int:
+    """Ctrl-C to all processes or one, pressed once or twice; then the same command again.
+
+    Once the results were shown it came too late, and does not count.
+    """
     moments = random.Random(number)
     process = _started(folder, PLAIN, folder / "cache")
     _wait_for(PHASES[number % len(PHASES)], process, folder)
     time.sleep(moments.uniform(0, 1.5))
     _press(process, moments)
-    _check_stopped(process, folder)
+    came = "Results lie in" not in (folder / "said.txt").read_text()
+    if came:
+        _check_stopped(process, folder)
     _ended(_started(folder, PLAIN, folder / "cache"), folder)
     _compare(folder)
+    return int(came)
 
 
 def _press(process: "subprocess.Popen[bytes]", moments: random.Random) -> None:
@@ -117,8 +136,6 @@ def _press(process: "subprocess.Popen[bytes]", moments: random.Random) -> None:
 
 def _check_stopped(process: "subprocess.Popen[bytes]", folder: Path) -> None:
     said = (folder / "said.txt").read_text()
-    if "Results lie in" in said:
-        return  # it was done already, at most on Python's way out
     held(process.returncode == 130, f"it ended with {process.returncode}: {said[-2000:]}")
     begun = (folder / "runs").exists()  # else there may be nothing yet to go on with
     told_so = "goes on from the last finished round" in said
@@ -154,11 +171,16 @@ def _started(
 
 
 def _wait_for(words: str, process: "subprocess.Popen[bytes]", folder: Path) -> None:
+    until = time.monotonic() + 240
     while process.poll() is None and words not in (folder / "said.txt").read_text():
+        if time.monotonic() > until:
+            os.killpg(process.pid, signal.SIGKILL)
+            held(False, f"it never said {words!r}: {(folder / 'said.txt').read_text()[-2000:]}")
         time.sleep(0.01)
 
 
-def _ended(process: "subprocess.Popen[bytes]", folder: Path) -> None:
+def _ended(process: "subprocess.Popen[bytes]", folder: Path) -> str:
+    """Let it come to its end, which must be a good one; what it said."""
     try:
         code = process.wait(timeout=240)
     finally:
@@ -166,14 +188,15 @@ def _ended(process: "subprocess.Popen[bytes]", folder: Path) -> None:
     said = (folder / "said.txt").read_text()
     held(code == 0, f"the run ended with {code}: {said[-3000:]}")
     _check_nobody_left(process.pid)
+    return said
 
 
-def _workers(parent: int) -> list[int]:
-    """The worker processes of a run."""
+def _at_work(parent: int) -> list[int]:
+    """The worker processes of a run that have something to do: they are computing."""
     return [
         pid
         for pid, fields in _processes().items()
-        if int(fields[1]) == parent and fields[0] != "Z" and "spawn_main" in _command(pid)
+        if int(fields[1]) == parent and fields[0] == "R" and "spawn_main" in _command(pid)
     ]
 
 
