@@ -20,6 +20,7 @@ from fedwca.data.domains import Benchmark
 from fedwca.deploy.plan import read_plan
 from fedwca.engines.base import Job
 from fedwca.engines.flower import FlowerEngine, Rules
+from fedwca.engines.flower_ledger import Ledger
 from fedwca.engines.flower_messages import Reply, Request
 from fedwca.engines.wire import WireError, pack, unpack
 from fedwca.errors import UserError
@@ -530,3 +531,37 @@ def test_a_plan_that_no_image_fits_is_refused_before_any_is_read(transform: dict
     told["transform"] |= transform
     with pytest.raises(WireError, match="not understood"):
         read_plan(json.dumps(told))
+
+
+# --- a server that is started again -------------------------------------------------------------
+
+
+def test_a_server_that_was_started_again_knows_old_models_and_refusals(world: World) -> None:
+    ledger, played = world.folder / "ledger.jsonl", world.folder / "played"
+    honest = world.grid.sites[1]
+    engine, told = world.engine(rounds=2, ledger=ledger)
+    world.grid.sites[1] = play_tricks(honest, ["log"], played)
+    first, *_ = world.run(engine, told)
+    assert told.sites["noisy"]["refused"] == 3  # in round 1
+
+    with ledger.open("a") as file:
+        file.write('{"round": 9, "site": "no')  # as a power cut may leave it
+    engine, told = world.engine(rounds=2, ledger=ledger)
+    world.grid.sites[1] = play_tricks(honest, ["old model"], played)
+    world.run(engine, told, start=first)
+    (reasons,) = (line["refused"]["noisy"] for line in told.lines if "refused" in line)
+    assert reasons == ["it has sent the very same model in round 0"] * 3
+    assert told.sites["noisy"]["refused"] == 6
+    whole = Ledger(ledger)
+    assert whole.refusals_of("noisy") == 6
+    assert whole.refusals_of("dim") == 0
+    assert set(whole.models_of("dim").values()) == {0, 1}
+
+
+def test_a_round_done_again_after_a_crash_is_no_replay(world: World) -> None:
+    ledger = world.folder / "ledger.jsonl"
+    first, *_ = world.run(*world.engine("fedwca", rounds=2, ledger=ledger))
+    engine, told = world.engine("fedwca", rounds=2, ledger=ledger)
+    world.run(engine, told, start=first)
+    assert not any("refused" in line for line in told.lines)
+    assert told.sites["dim"]["refused"] == 0

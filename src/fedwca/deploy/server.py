@@ -8,6 +8,7 @@ from typing import Any
 from fedwca.core.params import clone
 from fedwca.deploy.plan import Plan, plan_of
 from fedwca.engines.flower import FlowerEngine, Rules
+from fedwca.engines.flower_ledger import Ledger
 from fedwca.engines.flower_post import Grid
 from fedwca.engines.flower_sites import SiteFacts
 from fedwca.engines.flower_task import Task
@@ -26,6 +27,7 @@ __all__ = ["check_deployable", "deployed_name", "serve"]
 
 LOG = "log.txt"
 SITES = "sites.json"
+LEDGER = "ledger.jsonl"
 
 
 def deployed_name(experiment: Experiment) -> str:
@@ -119,7 +121,8 @@ def _engine(
     logged: "_Logged",
 ) -> FlowerEngine:
     rules, watch = _rules(experiment), _watcher(folder)
-    return FlowerEngine(grid, task, rules, expected, logged.note, watch, folder.scratch)
+    ledger = Ledger(folder.path / LEDGER)
+    return FlowerEngine(grid, task, rules, expected, logged.note, watch, folder.scratch, ledger)
 
 
 def _deployed_identity(experiment: Experiment) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedwca.engines.base import Exchanged, Job, Sums
+from fedwca.engines.flower_ledger import Ledger
 from fedwca.engines.flower_post import Grid, Post
 from fedwca.engines.flower_round import Round
 from fedwca.engines.flower_sites import SiteFacts, Sites, listed
@@ -51,6 +52,7 @@ class FlowerEngine:
         note: told what happens.
         watch: told what is known of all sites whenever that changes.
         scratch: a folder for replies; made, and removed, by the engine.
+        ledger: what was known of the sites when this run was worked at before.
     """
 
     def __init__(
@@ -62,10 +64,11 @@ class FlowerEngine:
         note: Note,
         watch: Callable[[dict[str, SiteFacts]], None],
         scratch: Path,
+        ledger: Ledger,
     ) -> None:
         self._post = Post(grid, 2 * rules.round_seconds + 60, note)
         self._task, self._rules, self._note = task, rules, note
-        self._sites = Sites(self._post, task, expected, note, watch)
+        self._sites = Sites(self._post, task, expected, note, watch, ledger)
         self._scratch = scratch
         self._begun = False
 

@@ -135,6 +135,7 @@ class Round:
             return
         site.known = {*sent, *found.tensors}
         site.facts["answered"] = self._round
+        site.ledger.add_model(site.name, self._round, found.fingerprint)
         self.answers[site.name] = self._filed(found.answer)
         if found.keys is not None:
             self.keys[site.name] = found.keys
@@ -149,7 +150,7 @@ class Round:
 
     def _refuse(self, site: KnownSite, reason: str) -> None:
         self.refused.setdefault(site.name, []).append(printable(reason))
-        site.facts["refused"] += 1
+        site.refuse(self._round, printable(reason))
         self._fail(site, f"its answer is refused: {reason}")
 
     def _fail(self, site: KnownSite, problem: str) -> None:

@@ -127,7 +127,7 @@ class _Asking:
 
     def _refuse(self, site: KnownSite, step: Step, reason: str) -> None:
         self.refused.setdefault(site.name, []).append(printable(reason))
-        site.facts["refused"] += 1
+        site.refuse(self._round, printable(reason))
         self._fail(site, step, f"its answer is refused: {reason}")
 
     def _fail(self, site: KnownSite, step: Step, problem: str) -> None:

@@ -11,7 +11,6 @@
 Models, checkpoints and lines of results carry digests: what is damaged is noticed, and made anew.
 """
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -33,8 +32,8 @@ from fedwca.files import (
     read_sealed,
     remove,
     seal,
-    write_atomically,
     write_json,
+    write_lines,
 )
 from fedwca.models import read_seal
 from fedwca.notes import Note, silent
@@ -118,8 +117,7 @@ class RunFolder:
             if path.is_file() or _rounds(path) > rounds:
                 remove(path)
         kept = self._lines_before(self._checkpoint(rounds))
-        text = "".join(json.dumps(seal(kept[number])) + "\n" for number in sorted(kept))
-        write_atomically(self._results, text.encode())
+        write_lines(self._results, (kept[number] for number in sorted(kept)))
 
     def _lines_before(self, checkpoint: Path) -> dict[int, Json]:
         """The whole lines of earlier rounds: those of the file, and those that it has kept."""
