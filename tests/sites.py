@@ -126,12 +126,14 @@ class FakeGrid:
             content=content,
             error=error,
             has_error=lambda: error is not None,
-            metadata=SimpleNamespace(reply_to_message_id=number, src_node_id=node),
         )
         return number
 
-    def pull_messages(self, numbers: list[str]) -> list[Any]:
-        return [self._replies.pop(number) for number in numbers if number in self._replies]
+    def fetch(self, number: str) -> Any:
+        if number not in self._replies:
+            return None
+        reply = self._replies.pop(number)
+        return SimpleNamespace(message=lambda: reply)
 
     def lose(self, node: int) -> None:
         """The node dies: who waits for its answer gets an error, which names no node."""
@@ -145,7 +147,6 @@ class FakeGrid:
                     content=None,
                     error=error,
                     has_error=lambda: True,
-                    metadata=SimpleNamespace(reply_to_message_id=name),
                 )
         self.asleep.discard(node)
 

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -26,6 +25,7 @@ from fedwca.methods import Record
 from mischief import TRICKS, Program, play, record_of
 from quick_sites import CLASSES, SITES, honest_record, honest_site, new_model
 from sites import FakeGrid, Told, engine_for, run_rounds, settings
+from superlink import SuperLink, reply_of
 
 ROUNDS = 4
 # 200 MB of junk at a time are for the tests; α and β of equal length may be swapped unnoticed.
@@ -138,46 +138,47 @@ def lie_at_once(folder: Path, number: int) -> int:
 
 
 def interfere(folder: Path, number: int) -> int:
-    """Beside each answer come others: again from the same site, or from another in its name."""
-    rng = random.Random(number)
+    """Beside each answer come messages that nobody asked for, and that claim to be that answer."""
+    rng, aside = random.Random(number), list[str]()
     wanted, _ = run("fedavg", honest_sites("fedavg"))
     forged = 0
 
     def change(grid: FakeGrid) -> None:
-        pull = grid.pull_messages
+        fetch, superlink = grid.fetch, SuperLink()
+        replies = superlink.grid(folder, aside.append)
 
-        def pulled(numbers: list[str]) -> list[Any]:
+        def fetched(name: str) -> Any:
             nonlocal forged
-            replies = []
-            for reply in pull(numbers):
-                before, after = rng.randint(0, 2), rng.randint(0, 2)
-                forged += before + after
-                replies += [forgery(reply, 99, rng) for _ in range(before)]
-                replies += [reply, *(forgery(reply, rng.randint(0, 7), rng) for _ in range(after))]
-            return replies
+            if (reply := fetch(name)) is None:
+                return None
+            content = reply.message().content
+            before, after = rng.randint(0, 2), rng.randint(0, 2)
+            forged += before + after
+            for _ in range(before):
+                superlink.take(forgery(content, name, rng))
+            superlink.take(reply_of(content, rng.choice([name, "another"])), name)
+            for _ in range(after):
+                superlink.take(forgery(content, name, rng))
+            return replies.fetch(name)
 
-        grid.pull_messages = pulled  # type: ignore[method-assign]
+        grid.fetch = fetched  # type: ignore[method-assign]
 
     kept, told = run("fedavg", honest_sites("fedavg"), change)
-    aside = sum("is left aside" in note for note in told.notes)
-    held(aside == forged, f"{forged} answers were forged, {aside} were left aside")
+    held(len(aside) == forged, f"{forged} answers were forged, {len(aside)} were left aside")
+    held(not any("refused" in line for line in told.lines), "an honest site was refused for it")
     held(same_states(wanted, kept), "a forged answer has changed the models")
     return forged
 
 
-def forgery(reply: Any, node: int, rng: random.Random) -> Any:
-    """A well-formed answer to the same message, with another model."""
-    right = Reply.read(reply.content)
+def forgery(content: Any, number: str, rng: random.Random) -> Any:
+    """Well-formed, with another model and the words of the right answer; or no message at all."""
+    right = Reply.read(content)
     if right.adapted:
         models = {"local": _poisoned(record_of(right).models["local"], rng)}
         parcel = pack({"reply": Record(models, record_of(right).values)})[0]
         right = replace(right, parcel=parcel)
-    where = reply.metadata.reply_to_message_id
-    return SimpleNamespace(
-        content=right.content(),
-        has_error=lambda: False,
-        metadata=SimpleNamespace(reply_to_message_id=where, src_node_id=node),
-    )
+    made = right.content()
+    return made if rng.random() < 0.2 else reply_of(made, number, node=rng.randint(0, 7))
 
 
 def _poisoned(local: State, rng: random.Random) -> State:
@@ -212,6 +213,6 @@ def poison(folder: Path, number: int) -> int:
 ATTACKS = [
     Attack("sites lie in later rounds, in every way", lie_later, times=40),
     Attack("sites lie from the first round on", lie_at_once, times=40),
-    Attack("answers are forged, doubled, sent in others' names", interfere, times=20),
+    Attack("answers are forged in others' names, or sent unasked", interfere, times=20),
     Attack("one of eight poisons a robust aggregate", poison, times=300, short=5),
 ]

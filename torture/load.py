@@ -8,7 +8,6 @@ Each size is measured in a process of its own, which can be started by hand:
 
 import json
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -154,10 +153,13 @@ class Grid:
         self._due[name] = (message.metadata.dst_node_id, light)
         return name
 
-    def pull_messages(self, numbers: Iterable[str]) -> list[Any]:
-        return [self._reply(n, *self._due.pop(n)) for n in numbers if n in self._due]
+    def fetch(self, number: str) -> Any:
+        if number not in self._due:
+            return None
+        node, request = self._due.pop(number)
+        return SimpleNamespace(message=lambda: self._reply(node, request))
 
-    def _reply(self, number: str, node: int, request: Request) -> Any:
+    def _reply(self, node: int, request: Request) -> Any:
         scores = Evaluation(0, 0, 0.5) if '"offered"' in request.plan else None
         told = (f"site-{node}", request.run, request.round)
         reply = Reply(*told, images=IMAGES, evaluation=scores)
@@ -167,8 +169,7 @@ class Grid:
             values = {"samples": torch.tensor(IMAGES)}
             parcel, _ = pack({"reply": Record({"local": state}, values)})
             reply = Reply(*told, adapted=True, parcel=parcel, evaluation=scores)
-        whose = SimpleNamespace(reply_to_message_id=number, src_node_id=node)
-        return SimpleNamespace(content=reply.content(), has_error=lambda: False, metadata=whose)
+        return SimpleNamespace(content=reply.content(), has_error=lambda: False)
 
 
 def replies(count: int, method: str, folder: Path) -> dict[str, Any]:

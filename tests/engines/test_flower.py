@@ -9,24 +9,23 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from federation import same
 from fedwca.data.domains import Benchmark
 from fedwca.deploy.plan import read_plan
 from fedwca.engines.base import Job
 from fedwca.engines.flower import FlowerEngine, Rules
+from fedwca.engines.flower_grid import Letter
 from fedwca.engines.flower_ledger import Ledger
 from fedwca.engines.flower_messages import Reply, Request
 from fedwca.engines.wire import WireError, pack, unpack
 from fedwca.errors import UserError
 from fedwca.methods.base import Client, Record
 from fedwca.models import DomainModel
-from mischief import TRICKS, Program, play_tricks, record_of
+from mischief import TRICKS, Program, play_tricks
 from sites import (
     QUICK,
     FakeGrid,
@@ -244,54 +243,6 @@ def test_a_wrong_answer_is_refused_and_harms_nobody(world: World) -> None:
         assert same(before.state.values, after.state.values)
 
 
-def repeated(world: World, change: Callable[[Any], list[Any]]) -> None:
-    """Let the grid give what `change` makes of each reply to a job."""
-    pull = world.grid.pull_messages
-
-    def pulled(numbers: list[str]) -> list[Any]:
-        return [other for reply in pull(numbers) for other in change(reply)]
-
-    world.grid.pull_messages = pulled  # type: ignore[method-assign]
-
-
-def poisoned(reply: Any, node: int) -> Any:
-    """The same reply from a node, with weights that are well-formed and harmful."""
-    right = Reply.read(reply.content)
-    if not right.adapted:
-        return reply
-    record = record_of(right)
-    bad = {n: t * 100 if t.is_floating_point() else t for n, t in record.models["local"].items()}
-    parcel = pack({"reply": Record({"local": bad}, record.values)})[0]
-    return SimpleNamespace(
-        content=replace(right, parcel=parcel).content(),
-        has_error=lambda: False,
-        metadata=SimpleNamespace(
-            reply_to_message_id=reply.metadata.reply_to_message_id, src_node_id=node
-        ),
-    )
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda reply: [reply, poisoned(reply, reply.metadata.src_node_id)], "a second answer to"),
-        (lambda reply: [poisoned(reply, 9), reply], "an answer from another node than was asked"),
-    ],
-    ids=["two answers", "answers as another"],
-)
-def test_only_the_first_answer_of_who_was_asked_counts(
-    world: World, change: Callable[[Any], list[Any]], said: str
-) -> None:
-    wanted = world.run(*world.engine())
-    for site in world.names:
-        shutil.rmtree(world.folder / "home" / site)
-    repeated(world, change)
-    engine, told = world.engine()
-    kept = world.run(engine, told)
-    assert sum(said in note for note in told.notes) >= 6  # two sites, three rounds
-    assert same(wanted[-1].state.models["global"], kept[-1].state.models["global"])
-
-
 def test_a_site_whose_images_have_changed_is_asked_again(world: World) -> None:
     engine, told = world.engine("fedavg")
     honest = world.grid.sites[1]
@@ -401,13 +352,17 @@ def test_replies_lie_in_files_that_are_gone_at_the_end(world: World) -> None:
 
 
 def test_one_reply_is_asked_for_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    pull, asked = world.grid.pull_messages, list[int]()
-    monkeypatch.setattr(
-        world.grid, "pull_messages", lambda numbers: asked.append(len(numbers)) or pull(numbers)
-    )
+    fetch, most = world.grid.fetch, list[int]()
+
+    def fetched(number: str) -> Any:
+        most.append(sum(thread.name.startswith("Thread") for thread in threading.enumerate()))
+        return fetch(number)
+
+    before = sum(thread.name.startswith("Thread") for thread in threading.enumerate())
+    monkeypatch.setattr(world.grid, "fetch", fetched)
     engine, told = world.engine()
     world.run(engine, told)
-    assert set(asked) == {1}
+    assert max(most) == before + 1
     assert len(told.lines) == 4
 
 
@@ -417,15 +372,15 @@ def test_a_reply_that_does_not_come_whole_keeps_nobody_waiting(
     """Flower tells of a reply first, and waits in there until all of it has come."""
     monkeypatch.setattr("fedwca.engines.flower_post._PATIENCE", 0.05)
     engine, told = world.engine(rules=HASTY)
-    jobs, whole, pull = first_jobs(world, engine), threading.Event(), world.grid.pull_messages
+    jobs, whole, fetch = first_jobs(world, engine), threading.Event(), world.grid.fetch
 
-    def pulled(numbers: list[str]) -> list[Any]:
-        node, request = world.grid.sent[int(numbers[0].removeprefix("message-"))]
+    def fetched(number: str) -> Any:
+        node, request = world.grid.sent[int(number.removeprefix("message-"))]
         if (node, request.kind) == (1, "work"):
             whole.wait(timeout=60)
-        return pull(numbers)
+        return fetch(number)
 
-    monkeypatch.setattr(world.grid, "pull_messages", pulled)
+    monkeypatch.setattr(world.grid, "fetch", fetched)
     answers = engine.exchange(0, jobs).answers
     assert [client.name for client in answers] == world.names[:1]
     assert f"round 0: closed without {world.names[1]}" in told.notes
@@ -440,16 +395,18 @@ def test_what_flower_cannot_put_together_is_refused_and_asked_for_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, told = world.engine(rounds=1)
-    pull, spoilt = world.grid.pull_messages, list[str]()
+    fetch, spoilt = world.grid.fetch, list[str]()
 
-    def pulled(numbers: list[str]) -> list[Any]:
-        replies = pull(numbers)
-        if replies and not spoilt and world.grid.sent[-1][1].kind == "work":
-            spoilt.extend(numbers)
-            inflate_object_from_contents("head", {"head": b"\x00nonsense"})
-        return replies
+    def fetched(number: str) -> Any:
+        reply = fetch(number)
+        if reply and not spoilt and world.grid.sent[-1][1].kind == "work":
+            spoilt.append(number)
+            letter = Letter("head", world.folder)
+            letter.add("head", b"\x00nonsense")
+            return letter
+        return reply
 
-    monkeypatch.setattr(world.grid, "pull_messages", pulled)
+    monkeypatch.setattr(world.grid, "fetch", fetched)
     world.run(engine, told)
     assert spoilt
     (reasons,) = told.lines[0]["refused"].values()
@@ -461,10 +418,10 @@ def test_what_flower_cannot_put_together_is_refused_and_asked_for_again(
 def test_a_grid_that_cannot_be_reached_is_nobodys_fault(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def pulled(numbers: list[str]) -> list[Any]:
+    def fetched(number: str) -> Any:
         raise ConnectionError("the SuperLink is gone")
 
-    monkeypatch.setattr(world.grid, "pull_messages", pulled)
+    monkeypatch.setattr(world.grid, "fetch", fetched)
     engine, told = world.engine()
     with pytest.raises(ConnectionError, match="SuperLink is gone"):
         world.run(engine, told)

@@ -45,7 +45,7 @@ class FlowerEngine:
     made for it; elsewhere whoever comes under a name is believed.
 
     Args:
-        grid: Flower's.
+        grid: how nodes are reached.
         task: what is done.
         rules: when rounds go on and close.
         expected: the sites of the deployment as they are now, each with its public key, or "".
@@ -66,7 +66,7 @@ class FlowerEngine:
         scratch: Path,
         ledger: Ledger,
     ) -> None:
-        self._post = Post(grid, 2 * rules.round_seconds + 60, note)
+        self._post = Post(grid, 2 * rules.round_seconds + 60)
         self._task, self._rules, self._note = task, rules, note
         self._sites = Sites(self._post, task, expected, note, watch, ledger)
         self._scratch = scratch
