@@ -1,6 +1,7 @@
 """Sites come late, die, return, lie, forget: the rounds go on with those who answer."""
 
 import gc
+import itertools
 import json
 import shutil
 import threading
@@ -9,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -166,6 +168,21 @@ def test_a_lost_site_is_waited_for_only_so_long(world: World) -> None:
     assert "round 0: closed without noisy" in told.notes
     assert [len(line["clients"]) for line in told.lines] == [1, 1, 1, 1]
     assert told.sites["noisy"]["online"] is False
+
+
+def test_sites_that_come_and_go_in_turns_do_not_hold_up_the_others(world: World) -> None:
+    engine, _ = world.engine()
+    assert len(engine.clients()) == 2
+    here, turn = dict(world.grid.sites), itertools.cycle([0, 1])
+
+    def get_nodes() -> list[Any]:
+        away = next(turn)
+        return [SimpleNamespace(node_id=n, public_key=b"") for n in here if n != away]
+
+    world.grid.get_nodes = get_nodes  # type: ignore[method-assign]
+    began = time.monotonic()
+    assert len(engine.clients()) == 1
+    assert time.monotonic() - began < 30  # it was for ever
 
 
 @pytest.mark.parametrize("method", ["fedwca", "fedavg", "fedpcl", "fedamp", "ladd", "ifca"])

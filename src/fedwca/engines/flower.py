@@ -90,9 +90,13 @@ class FlowerEngine:
         return [Client(name) for name in here]
 
     def _awaited(self, started: float) -> list[str]:
-        """Who is worth waiting for: at first all that are expected, then who was lost just now."""
-        lost = self._sites.lost_within(self._rules.return_seconds)
-        if self._begun or time.monotonic() > started + self._rules.start_seconds:
+        """Who is worth waiting for: at first all that are expected, then who was lost just now.
+
+        Neither for longer than that: sites that come and go in turns must not hold up the others.
+        """
+        waited, patience = time.monotonic() - started, self._rules.return_seconds
+        lost = self._sites.lost_within(patience) if waited <= patience else []
+        if self._begun or waited > self._rules.start_seconds:
             return lost
         return lost + self._sites.unseen()
 
