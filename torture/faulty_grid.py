@@ -106,5 +106,6 @@ class FaultyGrid:
             for _ in range(8):
                 blob[self._chance.randrange(len(blob))] ^= 1 << self._chance.randrange(8)
             return replace(reply, parcel=reply.parcel._replace(blob=bytes(blob)))
-        self._faults["lying site"] += 1
-        return TRICKS[self._chance.choice(LIES)].play(reply)
+        lie = TRICKS[self._chance.choice(LIES)].play(reply)
+        self._faults["lying site"] += lie != reply  # in round 0 there is no old round
+        return lie

@@ -13,9 +13,10 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch import Tensor
 
 from attack import Attack, held
-from fedwca.core.params import State
+from fedwca.core.params import State, clone
 from fedwca.core.robust import clipped_mean, coordinate_median, trimmed_mean
 from fedwca.engines.flower_messages import Reply, Request
 from fedwca.engines.records import save_records
@@ -183,31 +184,52 @@ def forgery(content: Any, number: str, rng: random.Random) -> Any:
 
 def _poisoned(local: State, rng: random.Random) -> State:
     factor = rng.choice([-1.0, 1e3, -1e3, 1e-3, rng.gauss(0, 100)])
-    return {n: t * abs(factor) if "var" in n else t * factor for n, t in local.items()}
+
+    def spoilt(name: str, tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return torch.full_like(tensor, 2**40)
+        return tensor * (abs(factor) if "var" in name else factor)
+
+    return {name: spoilt(name, tensor) for name, tensor in local.items()}
 
 
 def poison(folder: Path, number: int) -> int:
     """What passes the checks moves a robust aggregate no further than stated."""
     rng = random.Random(number)
     torch_rng = torch.Generator().manual_seed(number)
-    source = {n: t for n, t in new_model().feature_state().items() if t.is_floating_point()}
-    empty = Record({"cluster": source})
+    source = clone(new_model().feature_state())
     method = settings("fedavg").method
-    honest = [honest_record(method, empty, torch_rng).models["local"] for _ in range(7)]
-    everybody = [*honest, _poisoned(honest[0], rng)]
+    record = Record({"cluster": source})
+    honest = [honest_record(method, record, torch_rng).models["local"] for _ in range(7)]
+    liar = _poisoned(honest[0], rng)
+    everybody = [*honest, liar]
     rng.shuffle(everybody)
     middle, trimmed = coordinate_median(everybody), trimmed_mean(everybody, 0.2)
     clipped = clipped_mean(everybody, [1 / 8] * 8, source)
-    for name in source:
+    for name, start in source.items():
         rows = torch.stack([state[name] for state in honest])
         least, most = rows.amin(dim=0), rows.amax(dim=0)
         for what, made in (("median", middle), ("trimmed mean", trimmed)):
             inside = bool(((made[name] >= least) & (made[name] <= most)).all())
             held(inside, f"the {what} of {name} leaves what the honest say")
-        reach = float((rows - source[name]).flatten(1).norm(dim=1).max())
-        moved = float((clipped[name] - source[name]).norm())
-        held(moved <= reach * 1.0001, f"the clipped mean of {name} moves beyond the honest")
+        if start.is_floating_point():
+            _check_clipped(name, clipped[name], rows, liar[name], start)
+        else:
+            held(bool((clipped[name] <= most).all()), f"{name} was driven up")
     return 3
+
+
+def _check_clipped(name: str, made: Tensor, rows: Tensor, lie: Tensor, start: Tensor) -> None:
+    """As `core.robust` states it: how far from the reference, and from the others' clipped mean."""
+    updates = (rows - start).double().flatten(1)
+    lengths = updates.norm(dim=1)
+    every = torch.cat([lengths, (lie - start).double().norm()[None]]).sort().values
+    threshold = float(every[3])  # the fourth of eight
+    held(threshold <= float(lengths.max()), f"a lie sets the bound of {name}")
+    own = (updates * (threshold / lengths).clamp(max=1.0)[:, None]).mean(dim=0)
+    moved = (made - start).double().flatten()
+    held(float(moved.norm()) <= threshold * 1.001, f"{name} leaves what is allowed to an update")
+    held(float((moved - own).norm()) <= 2 / 8 * threshold * 1.001, f"{name} is moved too far")
 
 
 ATTACKS = [
