@@ -1,7 +1,8 @@
 """Sites in this very process: Flower's grid without Flower's processes, and folders of images."""
 
+import shutil
 import tempfile
-import uuid
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from fedwca.data.site_images import SitePaths, site_images
 from fedwca.deploy.plan import Plan, plan_of
 from fedwca.deploy.site import Here, answer
 from fedwca.engines.flower import FlowerEngine, Rules
+from fedwca.engines.flower_ledger import Ledger
 from fedwca.engines.flower_messages import Reply, Request
 from fedwca.engines.flower_sites import SiteFacts
 from fedwca.engines.flower_task import Task
@@ -124,12 +126,14 @@ class FakeGrid:
             content=content,
             error=error,
             has_error=lambda: error is not None,
-            metadata=SimpleNamespace(reply_to_message_id=number, src_node_id=node),
         )
         return number
 
-    def pull_messages(self, numbers: list[str]) -> list[Any]:
-        return [self._replies.pop(number) for number in numbers if number in self._replies]
+    def fetch(self, number: str) -> Any:
+        if number not in self._replies:
+            return None
+        reply = self._replies.pop(number)
+        return SimpleNamespace(message=lambda: reply)
 
     def lose(self, node: int) -> None:
         """The node dies: who waits for its answer gets an error, which names no node."""
@@ -143,7 +147,6 @@ class FakeGrid:
                     content=None,
                     error=error,
                     has_error=lambda: True,
-                    metadata=SimpleNamespace(reply_to_message_id=name),
                 )
         self.asleep.discard(node)
 
@@ -173,8 +176,10 @@ def engine_for(
     rules: Rules = QUICK,
     wire: Wire = "float32",
     transform: Transform = DIGITS,
+    ledger: Path | None = None,
 ) -> tuple[FlowerEngine, Told]:
     told = Told()
+    place = Path(tempfile.mkdtemp(prefix="engine-"))
     state = clone(model.state_dict())
     plan = plan_for(experiment, classes, transform)
     task = Task(
@@ -195,8 +200,10 @@ def engine_for(
         lambda: expected,
         told.notes.append,
         told.sites.update,
-        Path(tempfile.gettempdir()) / f"replies-{uuid.uuid4().hex}",
+        place / "replies",
+        Ledger(ledger or place / "ledger.jsonl"),
     )
+    weakref.finalize(engine, shutil.rmtree, place, ignore_errors=True)
     return engine, told
 
 

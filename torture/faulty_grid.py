@@ -2,7 +2,6 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -40,7 +39,7 @@ class FaultyGrid:
         self._chance, self._faults = chance, faults
         self._nodes = dict(enumerate(programs))
         self._next, self._pushed = len(programs), 0
-        self._due: dict[str, tuple[int, str, Request]] = {}
+        self._due: dict[str, tuple[str, Request]] = {}
         self._gone: dict[str, int] = {}  # sites that are away, and for how many more looks
         self._late: dict[str, int] = {}  # messages whose answer comes after so many more pulls
 
@@ -64,7 +63,7 @@ class FaultyGrid:
         self._pushed += 1
         name, site = f"message-{self._pushed}", self._nodes[node]
         request = Request.read(message.content)
-        self._due[name] = (node, site, request)
+        self._due[name] = (site, request)
         if request.kind == "work" and site != self._honest:
             self._decide(name, node, site)
         return name
@@ -79,8 +78,9 @@ class FaultyGrid:
             self._faults["late answer"] += 1
             self._late[name] = 150
 
-    def pull_messages(self, numbers: Iterable[str]) -> list[Any]:
-        return [m for number in numbers if (m := self._message(number)) is not None]
+    def fetch(self, number: str) -> Any:
+        message = self._message(number)
+        return None if message is None else SimpleNamespace(message=lambda: message)
 
     def _message(self, number: str) -> Any:
         if number not in self._due:
@@ -89,13 +89,12 @@ class FaultyGrid:
             self._late[number] -= 1
             return None
         self._late.pop(number, None)
-        node, site, request = self._due.pop(number)
-        told = SimpleNamespace(reply_to_message_id=number, src_node_id=node)
+        site, request = self._due.pop(number)
         if site in self._gone:
             error = SimpleNamespace(code=5, reason="node unavailable")
-            return SimpleNamespace(error=error, has_error=lambda: True, metadata=told)
+            return SimpleNamespace(error=error, has_error=lambda: True)
         content = self._spoilt(site, self._programs[site](request)).content()
-        return SimpleNamespace(content=content, has_error=lambda: False, metadata=told)
+        return SimpleNamespace(content=content, has_error=lambda: False)
 
     def _spoilt(self, site: str, reply: Reply) -> Reply:
         draw = self._chance.random()
@@ -107,5 +106,6 @@ class FaultyGrid:
             for _ in range(8):
                 blob[self._chance.randrange(len(blob))] ^= 1 << self._chance.randrange(8)
             return replace(reply, parcel=reply.parcel._replace(blob=bytes(blob)))
-        self._faults["lying site"] += 1
-        return TRICKS[self._chance.choice(LIES)].play(reply)
+        lie = TRICKS[self._chance.choice(LIES)].play(reply)
+        self._faults["lying site"] += lie != reply  # in round 0 there is no old round
+        return lie

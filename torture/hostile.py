@@ -9,14 +9,14 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import torch
+from torch import Tensor
 
 from attack import Attack, held
-from fedwca.core.params import State
+from fedwca.core.params import State, clone
 from fedwca.core.robust import clipped_mean, coordinate_median, trimmed_mean
 from fedwca.engines.flower_messages import Reply, Request
 from fedwca.engines.records import save_records
@@ -26,6 +26,7 @@ from fedwca.methods import Record
 from mischief import TRICKS, Program, play, record_of
 from quick_sites import CLASSES, SITES, honest_record, honest_site, new_model
 from sites import FakeGrid, Told, engine_for, run_rounds, settings
+from superlink import SuperLink, reply_of
 
 ROUNDS = 4
 # 200 MB of junk at a time are for the tests; α and β of equal length may be swapped unnoticed.
@@ -138,80 +139,102 @@ def lie_at_once(folder: Path, number: int) -> int:
 
 
 def interfere(folder: Path, number: int) -> int:
-    """Beside each answer come others: again from the same site, or from another in its name."""
-    rng = random.Random(number)
+    """Beside each answer come messages that nobody asked for, and that claim to be that answer."""
+    rng, aside = random.Random(number), list[str]()
     wanted, _ = run("fedavg", honest_sites("fedavg"))
     forged = 0
 
     def change(grid: FakeGrid) -> None:
-        pull = grid.pull_messages
+        fetch, superlink = grid.fetch, SuperLink()
+        replies = superlink.grid(folder, aside.append)
 
-        def pulled(numbers: list[str]) -> list[Any]:
+        def fetched(name: str) -> Any:
             nonlocal forged
-            replies = []
-            for reply in pull(numbers):
-                before, after = rng.randint(0, 2), rng.randint(0, 2)
-                forged += before + after
-                replies += [forgery(reply, 99, rng) for _ in range(before)]
-                replies += [reply, *(forgery(reply, rng.randint(0, 7), rng) for _ in range(after))]
-            return replies
+            if (reply := fetch(name)) is None:
+                return None
+            content = reply.message().content
+            before, after = rng.randint(0, 2), rng.randint(0, 2)
+            forged += before + after
+            for _ in range(before):
+                superlink.take(forgery(content, name, rng))
+            superlink.take(reply_of(content, rng.choice([name, "another"])), name)
+            for _ in range(after):
+                superlink.take(forgery(content, name, rng))
+            return replies.fetch(name)
 
-        grid.pull_messages = pulled  # type: ignore[method-assign]
+        grid.fetch = fetched  # type: ignore[method-assign]
 
     kept, told = run("fedavg", honest_sites("fedavg"), change)
-    aside = sum("is left aside" in note for note in told.notes)
-    held(aside == forged, f"{forged} answers were forged, {aside} were left aside")
+    held(len(aside) == forged, f"{forged} answers were forged, {len(aside)} were left aside")
+    held(not any("refused" in line for line in told.lines), "an honest site was refused for it")
     held(same_states(wanted, kept), "a forged answer has changed the models")
     return forged
 
 
-def forgery(reply: Any, node: int, rng: random.Random) -> Any:
-    """A well-formed answer to the same message, with another model."""
-    right = Reply.read(reply.content)
+def forgery(content: Any, number: str, rng: random.Random) -> Any:
+    """Well-formed, with another model and the words of the right answer; or no message at all."""
+    right = Reply.read(content)
     if right.adapted:
         models = {"local": _poisoned(record_of(right).models["local"], rng)}
         parcel = pack({"reply": Record(models, record_of(right).values)})[0]
         right = replace(right, parcel=parcel)
-    where = reply.metadata.reply_to_message_id
-    return SimpleNamespace(
-        content=right.content(),
-        has_error=lambda: False,
-        metadata=SimpleNamespace(reply_to_message_id=where, src_node_id=node),
-    )
+    made = right.content()
+    return made if rng.random() < 0.2 else reply_of(made, number, node=rng.randint(0, 7))
 
 
 def _poisoned(local: State, rng: random.Random) -> State:
     factor = rng.choice([-1.0, 1e3, -1e3, 1e-3, rng.gauss(0, 100)])
-    return {n: t * abs(factor) if "var" in n else t * factor for n, t in local.items()}
+
+    def spoilt(name: str, tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return torch.full_like(tensor, 2**40)
+        return tensor * (abs(factor) if "var" in name else factor)
+
+    return {name: spoilt(name, tensor) for name, tensor in local.items()}
 
 
 def poison(folder: Path, number: int) -> int:
     """What passes the checks moves a robust aggregate no further than stated."""
     rng = random.Random(number)
     torch_rng = torch.Generator().manual_seed(number)
-    source = {n: t for n, t in new_model().feature_state().items() if t.is_floating_point()}
-    empty = Record({"cluster": source})
+    source = clone(new_model().feature_state())
     method = settings("fedavg").method
-    honest = [honest_record(method, empty, torch_rng).models["local"] for _ in range(7)]
-    everybody = [*honest, _poisoned(honest[0], rng)]
+    record = Record({"cluster": source})
+    honest = [honest_record(method, record, torch_rng).models["local"] for _ in range(7)]
+    liar = _poisoned(honest[0], rng)
+    everybody = [*honest, liar]
     rng.shuffle(everybody)
     middle, trimmed = coordinate_median(everybody), trimmed_mean(everybody, 0.2)
     clipped = clipped_mean(everybody, [1 / 8] * 8, source)
-    for name in source:
+    for name, start in source.items():
         rows = torch.stack([state[name] for state in honest])
         least, most = rows.amin(dim=0), rows.amax(dim=0)
         for what, made in (("median", middle), ("trimmed mean", trimmed)):
             inside = bool(((made[name] >= least) & (made[name] <= most)).all())
             held(inside, f"the {what} of {name} leaves what the honest say")
-        reach = float((rows - source[name]).flatten(1).norm(dim=1).max())
-        moved = float((clipped[name] - source[name]).norm())
-        held(moved <= reach * 1.0001, f"the clipped mean of {name} moves beyond the honest")
+        if start.is_floating_point():
+            _check_clipped(name, clipped[name], rows, liar[name], start)
+        else:
+            held(bool((clipped[name] <= most).all()), f"{name} was driven up")
     return 3
+
+
+def _check_clipped(name: str, made: Tensor, rows: Tensor, lie: Tensor, start: Tensor) -> None:
+    """As `core.robust` states it: how far from the reference, and from the others' clipped mean."""
+    updates = (rows - start).double().flatten(1)
+    lengths = updates.norm(dim=1)
+    every = torch.cat([lengths, (lie - start).double().norm()[None]]).sort().values
+    threshold = float(every[3])  # the fourth of eight
+    held(threshold <= float(lengths.max()), f"a lie sets the bound of {name}")
+    own = (updates * (threshold / lengths).clamp(max=1.0)[:, None]).mean(dim=0)
+    moved = (made - start).double().flatten()
+    held(float(moved.norm()) <= threshold * 1.001, f"{name} leaves what is allowed to an update")
+    held(float((moved - own).norm()) <= 2 / 8 * threshold * 1.001, f"{name} is moved too far")
 
 
 ATTACKS = [
     Attack("sites lie in later rounds, in every way", lie_later, times=40),
     Attack("sites lie from the first round on", lie_at_once, times=40),
-    Attack("answers are forged, doubled, sent in others' names", interfere, times=20),
+    Attack("answers are forged in others' names, or sent unasked", interfere, times=20),
     Attack("one of eight poisons a robust aggregate", poison, times=300, short=5),
 ]

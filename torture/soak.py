@@ -137,7 +137,7 @@ class Deployment:
     """One engine for all the time, and sites in this process that do whatever chance says."""
 
     def __init__(self, folder: Path, faults: "Counter[str]", chance: random.Random) -> None:
-        rng = np.random.default_rng(0)
+        rng, self._faults = np.random.default_rng(0), faults
 
         def drawn() -> Domain:
             pixels = rng.integers(0, 256, (24, SIDE, SIDE, 3), dtype=np.uint8)
@@ -155,15 +155,24 @@ class Deployment:
         )
 
     def spell(self) -> int:
-        """Four rounds and the scoring; whoever is honest is in each of them."""
-        source = clone(self._model.feature_state())
+        """Four rounds and the scoring; whoever is honest is in each of them, and no lie is."""
+        source, before = clone(self._model.feature_state()), (self._spoilt(), self._refused())
         run_rounds(self._engine, self._experiment.method, source, self._told)
+        lies, refused = self._spoilt() - before[0], self._refused() - before[1]
+        late = sum("too late" in note for note in self._told.notes)
+        held(refused <= lies <= refused + late, f"of {lies} lies {refused} were refused")
         lines = self._told.lines
         held(len(lines) == 5, f"{len(lines)} lines of results")
         held(all("dim" in line["clients"] for line in lines), "an honest site is missing")
         self._told.lines.clear()
         self._told.notes.clear()
         return 5
+
+    def _spoilt(self) -> int:
+        return self._faults["lying site"] + self._faults["damaged reply"]
+
+    def _refused(self) -> int:
+        return sum(facts["refused"] for facts in self._told.sites.values())
 
 
 def soak(minutes: float, seed: int) -> dict[str, Any]:

@@ -13,9 +13,10 @@ import torch
 from attack import Attack, held
 from fedwca.core.params import State, distance, mix
 from fedwca.deploy.site_sums import SiteSums
+from fedwca.engines.flower_sums import letter_of
 from fedwca.engines.secure_sum import SumError, threshold
 from fedwca.engines.sums import Step, Take, means_of
-from fedwca.engines.wire import WireError
+from fedwca.engines.wire import WireError, pack
 from fedwca.methods import Record
 from fedwca.methods.base import Client, Pooled
 
@@ -39,6 +40,7 @@ class Sites:
         self.lost: dict[tuple[str, Step], bool] = {}  # whether it has done the step before
         self.lies: dict[tuple[str, Step], Spoil] = {}
         self.taken: dict[Step, list[str]] = {"share": [], "mask": [], "unmask": []}
+        self.believed = 0  # lies that were of the right form
 
     def ask(
         self,
@@ -55,11 +57,11 @@ class Sites:
             try:
                 reply = self.sites[name].take(step, 0, letters[name], LEAST)
                 if done_before is None:
-                    reply = self.lies.get((name, step), _honest)(reply, self.rng)
-                    if reply.values.keys() != set(names(name)):
-                        raise WireError("its answer does not hold what was asked for")
-                    take(name, reply)
+                    told = self.lies.get((name, step), _honest)(reply, self.rng)
+                    parcel, template = pack({"letter": told})[0], TEMPLATE if step == "mask" else {}
+                    take(name, letter_of(parcel, names(name), template))
                     self.taken[step].append(name)
+                    self.believed += told is not reply
             except (SumError, WireError):
                 continue
 
@@ -97,12 +99,18 @@ def drop_out(folder: Path, number: int) -> None:
     steps: list[Step] = ["share", "mask", "unmask"]
     for name in rng.sample(sorted(sites.sites), rng.randint(1, len(sites.sites) - 1)):
         sites.lost[name, rng.choice(steps)] = rng.random() < 0.5
+    _sum_and_check(sites)
+
+
+def _sum_and_check(sites: Sites) -> None:
+    """The mean is there if enough have helped with it, and right; else it is said."""
     means, notes = sites.mean()
     sites.check(means)
-    summed, helped = (len(sites.taken[step]) for step in steps[1:])
-    needed = threshold(len(sites.sites))
-    enough = min(summed, helped) >= needed and summed >= LEAST
-    held(bool(means) == enough, f"{summed} were summed and {helped} helped: {notes}")
+    summed, helped = (len(sites.taken[step]) for step in ("mask", "unmask"))
+    enough = min(summed, helped) >= threshold(len(sites.sites)) and summed >= LEAST
+    held(enough or not means, f"{summed} were summed and {helped} helped: {notes}")
+    # A lie of the right form may spoil the sum, which is noticed; any other is as good as silence.
+    held(bool(means) == enough or sites.believed > 0, f"there is no mean: {notes}")
     held(bool(means) or any("no sum over" in note for note in notes), "nobody was told")
 
 
@@ -114,8 +122,7 @@ def _bytes_flipped(reply: Record, rng: random.Random) -> Record:
     for name in rng.sample(sorted(values), rng.randint(1, len(values))):
         flat = values[name].flatten()
         flat[rng.randrange(len(flat))] ^= 1 << rng.randrange(8)
-    # Of what comes under masks a changed bit is as likely as any other: it is a model as any.
-    return reply if "masked" in values else Record({}, values)
+    return Record({}, values)
 
 
 def _noise(reply: Record, rng: random.Random) -> Record:
@@ -136,13 +143,22 @@ def _empty(reply: Record, rng: random.Random) -> Record:
     return Record()
 
 
+def _hollow(reply: Record, rng: random.Random) -> Record:
+    return Record({}, {name: value[:0] for name, value in reply.values.items()})
+
+
 def _other_names(reply: Record, rng: random.Random) -> Record:
-    names = sorted(reply.values)
-    rng.shuffle(names)
-    return Record({}, dict(zip(names, reply.values.values(), strict=True)))
+    names = list(reply.values)
+    return Record({}, dict(zip([*names[1:], names[0]], reply.values.values(), strict=True)))
 
 
-LIES = [_bytes_flipped, _noise, _cut, _empty, _other_names]
+def _floats(reply: Record, rng: random.Random) -> Record:
+    return Record({}, {name: value.float() for name, value in reply.values.items()})
+
+
+LIES = [_noise, _cut, _empty, _hollow, _floats]
+# Under masks a changed bit is as likely as any other, and there is one name only.
+LIES_IN_PARTS = [*LIES, _bytes_flipped, _other_names]
 
 
 def spoil(folder: Path, number: int) -> None:
@@ -151,10 +167,9 @@ def spoil(folder: Path, number: int) -> None:
     sites = Sites(folder, rng, count=rng.randint(3, 8))
     steps: list[Step] = ["share", "mask", "unmask"]
     for name in rng.sample(sorted(sites.sites), rng.randint(1, 2)):
-        sites.lies[name, rng.choice(steps)] = rng.choice(LIES)
-    means, notes = sites.mean()
-    sites.check(means)
-    held(bool(means) or any("no sum over" in note for note in notes), "nobody was told")
+        step = rng.choice(steps)
+        sites.lies[name, step] = rng.choice(LIES if step == "mask" else LIES_IN_PARTS)
+    _sum_and_check(sites)
 
 
 ATTACKS = [

@@ -14,7 +14,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,6 +42,8 @@ ATTACKS: list[Attack] = [  # the longest first, so that none is left over at the
     *load.ATTACKS,
     *soak.ATTACKS,
 ]
+
+_SHOWN = 5  # reasons of an attack that are told; the file has all
 
 
 class Tally(NamedTuple):
@@ -79,7 +81,7 @@ def make(attack: Attack, folder: Path, numbers: range) -> Tally:
 def make_all(
     attacks: list[Attack], folder: Path, short: bool, seed: int, jobs: int
 ) -> Iterator[Tally]:
-    """First those that may run side by side, then those that must be alone."""
+    """As they end: first those that may run side by side, then those that must be alone."""
 
     def one(attack: Attack) -> Tally:
         times = attack.short if short else attack.times
@@ -87,7 +89,8 @@ def make_all(
 
     beside = [a for a in attacks if not a.alone]
     with ThreadPoolExecutor(jobs) as pool:
-        yield from pool.map(one, beside)
+        for done in as_completed([pool.submit(one, attack) for attack in beside]):
+            yield done.result()
     for attack in attacks:
         if attack.alone:
             yield one(attack)
@@ -120,15 +123,18 @@ def main() -> int:
     for tally in make_all(chosen, folder, options.short, options.seed, options.jobs):
         tallies.append(tally)
         print(row(tally.name, tally.tried, tally.held, tally.lost, f"{tally.seconds:.0f}"))
-        for reason in tally.reasons:
+        for reason in tally.reasons[:_SHOWN]:
             print(f"    {reason}")
+        if (more := len(tally.reasons) - _SHOWN) > 0:
+            print(f"    and {more} more")
         sys.stdout.flush()
     total = [sum(numbers) for numbers in zip(*(t[1:4] for t in tallies), strict=True)]
     print(row("together", *total, f"{time.perf_counter() - began:.0f}"))
+    order = [attack.name for attack in chosen]
     facts = {
         "seed": options.seed,
         "short": options.short,
-        "attacks": [t._asdict() for t in tallies],
+        "attacks": [t._asdict() for t in sorted(tallies, key=lambda t: order.index(t.name))],
     }
     options.json.write_text(json.dumps(facts, indent=1))
     if not total[2]:

@@ -9,7 +9,7 @@ import shutil
 import stat
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -34,6 +34,7 @@ __all__ = [
     "unseal",
     "write_atomically",
     "write_json",
+    "write_lines",
     "write_private",
 ]
 
@@ -126,6 +127,11 @@ def append_line(path: Path, line: dict[str, Any]) -> None:
         file.write(json.dumps(seal(line)) + "\n")
         file.flush()
         os.fsync(file.fileno())
+
+
+def write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
+    """Write such lines anew, whole or not at all."""
+    write_atomically(path, "".join(json.dumps(seal(line)) + "\n" for line in lines).encode())
 
 
 def read_lines(path: Path, *, older: bool = True) -> list[dict[str, Any]]:

@@ -187,6 +187,7 @@ def check_canaries(left: bytes, images: list[np.ndarray]) -> None:
         share, seen = image / np.float32(255), DIGITS(torch.from_numpy(image[None]), None, "cpu")[0]
         lines = [image[8], image[8, :, 0], share[8], share[8, :, 0]]
         lines += [seen[0, 8].numpy(), seen[0, 8].half().numpy()]
+        lines += [line.astype(np.float64) for line in lines]  # as numbers for the log travel
         for line in lines:
             canary = line.tobytes()
             assert len(set(canary)) > 4  # one that could be anything would be none
@@ -211,7 +212,9 @@ def test_a_simulated_client_tells_the_same(
             told.weights.update(adapted.reply.models)
             told.numbers.update(adapted.reply.values)
             told.health.update(adapted.health)
-    left = b"".join(as_bytes(a.reply) for answers in log.replies for a in answers.values())
+    every = [adapted for answers in log.replies for adapted in answers.values()]
+    left = b"".join(as_bytes(a.reply) for a in every)
+    left += b"".join(np.array(value).tobytes() for a in every for value in a.health.values())
     check_canaries(left, [c.train.pixels[row] for c in tiny_clients for row in c.train.index])
     assert told == documented(name)
 

@@ -33,8 +33,8 @@ def state(value: float, steps: int = 0) -> State:
 # --- mix ------------------------------------------------------------------------------------
 
 
-def test_mix_by_hand_keeps_the_first_integer_buffer() -> None:
-    mixed = mix([state(2.0, steps=7), state(6.0, steps=100)], [0.25, 0.75])
+def test_mix_by_hand_keeps_the_least_integer() -> None:
+    mixed = mix([state(2.0, steps=100), state(6.0, steps=7)], [0.25, 0.75])
     assert mixed["w"].tolist() == [5.0, -5.0]  # .25·2 + .75·6
     assert mixed["bn.num_batches_tracked"].item() == 7
     assert mixed["bn.num_batches_tracked"].dtype == torch.int64

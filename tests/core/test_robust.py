@@ -72,7 +72,7 @@ def test_nobody_who_moved_is_no_division_by_zero() -> None:
     assert values(clipped_mean(still, [1 / 3] * 3, reference)) == [2.0, 3.0]
 
 
-def test_shapes_types_and_the_first_counter_are_kept() -> None:
+def test_shapes_types_and_the_least_counter_are_kept() -> None:
     rows = [
         {
             "w": torch.full((2, 3, 1), float(k)),
@@ -89,7 +89,7 @@ def test_shapes_types_and_the_first_counter_are_kept() -> None:
         assert {n: (t.shape, t.dtype) for n, t in made.items()} == {
             n: (t.shape, t.dtype) for n, t in rows[0].items()
         }
-        assert int(made["n"]) == 9
+        assert int(made["n"]) == 7
     for nobody in (coordinate_median, lambda none: clipped_mean(none, [], {})):
         with pytest.raises(ValueError, match="at least one"):
             nobody([])
@@ -173,3 +173,32 @@ def test_plain_averaging_suffers_beside_them() -> None:
         for robust in (coordinate_median(everybody), trimmed_mean(everybody, 0.2)):
             assert moved(robust) < plain / 3, attack
         assert math.isfinite(plain)
+
+
+@few
+@given(seed=seeds, attack=st.sampled_from([0.0, 0.3, 1.0, 1e6]), places=st.integers(0, 7))
+def test_however_long_or_short_a_clipped_lie_is_nothing_leaves_what_honest_updates_reach(
+    seed: int, attack: float, places: int
+) -> None:
+    rng = torch.Generator().manual_seed(seed)
+    reference = {"w": torch.randn(20, generator=rng)}
+    directions = torch.randn(7, 20, generator=rng)
+    honest = [{"w": reference["w"] + d * s} for s, d in enumerate(directions, start=1)]
+    liar = {"w": reference["w"] - attack * directions[0]}
+    everybody = [*honest[:places], liar, *honest[places:]]
+    made = clipped_mean(everybody, [1 / 8] * 8, reference)["w"]
+    reach = max(float((s["w"] - reference["w"]).norm()) for s in honest)
+    assert float((made - reference["w"]).norm()) <= reach * (1 + 1e-4)
+
+
+@pytest.mark.parametrize("place", [0, 3])
+def test_a_counter_cannot_be_driven_up_for_the_others(place: int) -> None:
+    everybody = [{"w": torch.tensor([1.0]), "steps": torch.tensor(7 + n)} for n in range(4)]
+    everybody[place]["steps"] = torch.tensor(2**40)
+    least = min(int(state["steps"]) for state in everybody)
+    for made in (
+        coordinate_median(everybody),
+        trimmed_mean(everybody, 0.2),
+        clipped_mean(everybody, [1 / 4] * 4, everybody[1]),
+    ):
+        assert int(made["steps"]) == least

@@ -64,8 +64,10 @@ def test_a_site_that_lies_is_refused_and_changes_nothing(
     assert done.returncode == 0, done.stdout + done.stderr
     run = next((deployment.folder / "server" / "runs").iterdir())
     log = (run / "log.txt").read_text()
-    for name in FEW_TRICKS:
-        assert TRICKS[name].reason in log, f"nothing is said of {name}: {log}"
+    # So much is not even fetched, where Flower is between.
+    reasons = {name: TRICKS[name].reason for name in FEW_TRICKS} | {"junk": "it is more than "}
+    for name, reason in reasons.items():
+        assert reason in log, f"nothing is said of {name}: {log}"
     lines = [json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
     refused = [why for line in lines for why in line.get("refused", {}).get(LIAR, [])]
     assert len(refused) == 3 * (ROUNDS - 1)

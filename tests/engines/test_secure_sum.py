@@ -193,3 +193,20 @@ def test_weights_that_cannot_be_summed_are_refused() -> None:
     for weight in (0, 4, -1):
         with pytest.raises(SumError, match="counts at least once"):
             encoded({"w": torch.zeros(2)}, weight, 3)
+
+
+def test_one_key_for_both_uses_is_not_usable() -> None:
+    mask_key, share_key = KEYS["a"].public()
+    assert PublicKeys(mask_key, share_key).usable()
+    assert not PublicKeys(mask_key, mask_key).usable()
+
+
+def test_a_key_of_any_other_kind_is_no_end_but_no_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has shared another secret than its key may have the library raise anything."""
+
+    def odd(private: bytes) -> None:
+        raise RuntimeError("unknown key type")
+
+    monkeypatch.setattr("fedwca.engines.secure_sum.bytes_to_private_key", odd)
+    with pytest.raises(SumError, match="a private key cannot be read"):
+        KEYS["a"].public()

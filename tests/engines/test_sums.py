@@ -441,6 +441,53 @@ def test_a_step_of_another_form_is_refused_and_counted(world: World) -> None:
     assert any(note.endswith("lacks dim-b") for note in told.notes)
 
 
+def test_an_empty_box_is_refused_and_ends_nothing(world: World) -> None:
+    honest = world.programs["dim-b"]
+
+    def answer(request: Request) -> Reply:
+        reply = honest(request)
+        if request.kind != "share":
+            return reply
+        boxes = unpack(reply.parcel, {})[0]["letter"].values
+        boxes[min(boxes)] = torch.zeros(0, dtype=torch.uint8)
+        return replace(reply, parcel=pack({"letter": Record({}, boxes)})[0])
+
+    world.programs["dim-b"] = answer
+    (made,), told = world.run(secured("fedavg", rounds=1))
+    assert "it has nothing for another site" in told.sites["dim-b"]["problem"]
+    assert distance(made.state.models["global"], world.new_model().feature_state()) > 0
+    assert any(note.endswith("lacks dim-b") for note in told.notes)
+
+
+def test_a_site_with_another_s_keys_is_refused_until_it_has_its_own(world: World) -> None:
+    shared: dict[str, torch.Tensor] = {}
+
+    def with_one_key(program: Program) -> Program:
+        def answer(request: Request) -> Reply:
+            reply = program(request)
+            if not reply.adapted or len(lied) == 2:
+                return reply
+            lied.append(reply.site)
+            record = unpack(reply.parcel, unpack(request.parcel, {})[1])[0]["reply"]
+            own = {n: v for n, v in record.values.items() if n.startswith("key/")}
+            shared.update({} if shared else own)
+            same = Record(record.models, {**record.values, **shared})
+            return replace(reply, parcel=pack({"reply": same})[0])
+
+        return answer
+
+    lied: list[str] = []
+    for site in ("dim-b", "dim-c"):
+        world.programs[site] = with_one_key(world.programs[site])
+    (made,), told = world.run(secured("fedavg", rounds=1))
+    assert {site: facts["refused"] for site, facts in told.sites.items() if facts["refused"]} == {
+        lied[1]: 1
+    }
+    assert "keys for the sum are those of another site" in told.sites[lied[1]]["problem"]
+    assert distance(made.state.models["global"], world.new_model().feature_state()) > 0
+    assert not any("lacks" in note for note in told.notes)
+
+
 def exchange(engine: FlowerEngine, world: World, method: Method) -> tuple[list[Client], Exchanged]:
     clients, state = engine.clients(), method.init(world.new_model().feature_state())
     jobs = {c: Job(method.send(state, c), method.offered(state, c), Record()) for c in clients}

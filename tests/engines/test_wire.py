@@ -182,6 +182,17 @@ def test_what_is_larger_than_any_right_reply_is_not_even_opened() -> None:
             check_size(junk, REPLIES, state(0.0), {"M": 3})
 
 
+def test_a_list_of_more_names_than_are_due_is_not_even_parsed() -> None:
+    fits, _ = pack({"reply": Record({"local": state(1.0)}, right())})
+    large = {n: torch.zeros(t.numel() * 10_000) for n, t in state(0.0).items()}
+    rows = ",".join(f'["{number}"]' for number in range(30_000))
+    names = json.dumps({str(n): {"dtype": "F32"} for n in range(9_000)}).encode()
+    blob = len(names).to_bytes(8, "little") + names
+    for many in (fits._replace(places=f"[{rows}]"), fits._replace(blob=blob)):
+        with pytest.raises(WireError, match=r"it names more than the [0-9]+ tensors that are due"):
+            check_size(many, REPLIES, large, {"M": 3})
+
+
 def test_other_models_are_refused() -> None:
     with pytest.raises(WireError, match="the model 'second' is not declared"):
         check(right(), {"local": state(1.0), "second": state(1.0)})

@@ -7,19 +7,14 @@ import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
-from flwr.proto.message_pb2 import ObjectTree
-from flwr.proto.node_pb2 import Node
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecords
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
-from flwr.supercore.task_identity import TaskIdentity
-from flwr.superlink.grid.http_grid import HttpGrid
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -38,6 +33,7 @@ from fedwca.methods.base import Client, Record
 from fuzzing.configs import EVIL, KEYS, values
 from fuzzing.door import Place, fails_with, within_bounds
 from fuzzing.weights import changed_bytes, joined, numbers, parted
+from superlink import SuperLink, reply_of
 
 whole = st.integers(-(2**63), 2**63 - 1)
 words = st.sampled_from(["", *EVIL[:12], "work", "join", "float32"]) | st.text(max_size=20)
@@ -148,55 +144,35 @@ def a_message(place: Place, content: RecordDict) -> None:
 
 
 @functools.cache
-def objects() -> tuple[str, dict[str, bytes], ObjectTree]:
-    """A reply as it lies in Flower's store: its head, all its objects, how they hang together."""
-    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+def objects() -> tuple[Message, dict[str, bytes]]:
+    """The objects of a reply, as they lie in Flower's store."""
     score = Evaluation(3, 4, 0.5)
     reply = Reply("a", "run", 1, adapted=True, parcel=parcel(), health={"x": 1.0}, evaluation=score)
-    asked = Message(RecordDict(), 7, "train.work")
-    asked.metadata.__dict__["_message_id"] = "asked"
-    message = Message(reply.content(), reply_to=asked)
+    message = reply_of(reply.content(), "asked")
     parts = {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
-    return message.object_id, parts, get_object_tree(message)
+    return message, parts
 
 
 @st.composite
 def wild_objects(draw: st.DrawFn) -> dict[str, bytes]:
     """The objects of a reply, some of them changed or in each other's places."""
-    _, parts, _ = objects()
+    _, parts = objects()
     names = draw(st.lists(st.sampled_from(sorted(parts)), min_size=1, max_size=3, unique=True))
     others = st.sampled_from(sorted(parts)).map(parts.__getitem__)
     return {**parts, **{name: draw(changed_bytes(parts[name]) | others) for name in names}}
 
 
 def some_objects(place: Place, given: dict[str, bytes]) -> None:
-    """Flower's own grid reads them, or fails: the site is refused, and nothing else happens."""
-    head, _, tree = objects()
-    said: list[object] = []
-    post = Post(_grid(head, tree, given), 60.0, lambda text: None)
-    post._on_reply["asked"] = 7, said.append
+    """Whatever they are, they are an answer or a refusal, once, to the message that was asked."""
+    superlink, said = SuperLink(), list[object]()
+    superlink.take(objects()[0], "asked")
+    superlink.pieces.update(given)
+    post = Post(superlink.grid(place.work), 60.0)
+    post._on_reply["asked"] = said.append
     post.deliver()
-    assert len(said) <= 1
-    assert said or "asked" in post._on_reply  # it may say that it answers something else
-
-
-def _grid(head: str, tree: ObjectTree, given: dict[str, bytes]) -> Any:
-    """Flower's grid with a server of one reply."""
-    told = SimpleNamespace(message_id=head, reply_to_message_id="asked")
-    listed = SimpleNamespace(
-        messages_list=[SimpleNamespace(metadata=told)], message_object_trees=[tree]
-    )
-    client = SimpleNamespace(
-        PullMessages=lambda request: listed,
-        PullObject=lambda request: SimpleNamespace(
-            object_found=True, object_available=True, object_content=given[request.object_id]
-        ),
-        ConfirmMessageReceived=lambda request: None,
-    )
-    around = SimpleNamespace(
-        _run=SimpleNamespace(run_id=1), node=Node(node_id=1), _runtime_client=client
-    )
-    return SimpleNamespace(pull_messages=functools.partial(HttpGrid.pull_messages, around))
+    post.deliver()
+    assert len(said) == 1
+    assert not post._on_reply
 
 
 @functools.cache

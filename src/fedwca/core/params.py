@@ -27,8 +27,9 @@ def mix(states: Iterable[Mapping[str, Tensor]], weights: Sequence[float] | Tenso
     """Σ_j weights_j · states_j, tensor by tensor.
 
     Sums in float64, so that a blend of equal models is the model. Integer buffers (BatchNorm's
-    step counter) have no meaningful mean: the first state's value is kept. States are taken one
-    at a time, so that those of thousands of clients need not be in memory together.
+    step counter) have no meaningful mean: the least is kept, which nobody can drive up for the
+    others. States are taken one at a time, so that those of thousands of clients need not be in
+    memory together.
     """
     total: State = {}
     dtypes: dict[str, torch.dtype] = {}
@@ -42,6 +43,8 @@ def mix(states: Iterable[Mapping[str, Tensor]], weights: Sequence[float] | Tenso
         for name, sum_ in total.items():
             if sum_.is_floating_point():
                 sum_.add_(state[name], alpha=float(weight))  # which widens it piece by piece
+            else:
+                torch.minimum(sum_, state[name], out=sum_)
     if not total:
         raise ValueError("a blend needs at least one state")
     return {name: tensor.to(dtypes[name]) for name, tensor in total.items()}

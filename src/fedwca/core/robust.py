@@ -9,11 +9,13 @@ What holds for n states of which m lie, whatever the liars send:
 - Median, with 2m < n, and trimmed mean, with at least m left out at either end: every number lies
   between the smallest and the largest of the honest ones. For what is kept has at least m values
   on either side of it, or is one of them, so that an honest one lies on either side.
-- Clipped mean: a liar of weight w moves a tensor by no more than w·τ from where it would be without
-  its part, and by no more than 2·w·τ from the clipped mean of the others. With 2m < n the threshold
-  τ is no larger than the largest honest update.
+- Clipped mean: a tensor is no further than τ from the reference. A liar of weight w moves it by no
+  more than w·τ from where it would be without its part, and by no more than 2·w·τ from the mean of
+  the others clipped at the same τ. With 2m < n the threshold τ is no larger than the largest
+  honest update, and no smaller than the smallest; where it lies between them a liar may shift it,
+  by as many places as there are liars.
 
-As in `mix`, sums are in float64, and the first state's integers are kept. All states are in memory
+As in `mix`, sums are in float64, and of integers the least is kept. All states are in memory
 together: a median needs them all.
 """
 
@@ -92,7 +94,7 @@ def _by_tensor(
     made: State = {}
     for name, first in states[0].items():
         if not first.is_floating_point():
-            made[name] = first.clone()
+            made[name] = torch.stack([state[name] for state in states]).amin(dim=0)
             continue
         values = torch.stack([state[name].to(torch.float64) for state in states])
         made[name] = combine(name, values).to(first.dtype)

@@ -1,6 +1,7 @@
 """The long-lived processes of a deployment: SuperLink at the server, SuperNodes at sites."""
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,7 +76,8 @@ def _tell_refusal(line: str, note: Note) -> None:
 
 def _superlink(kit: ServerKit, door: "_Door") -> list[str]:
     door.registered.clear()  # a new SuperLink knows nobody
-    words = [flower("flower-superlink"), "--host", kit.listen, "--port", str(kit.port)]
+    words = [sys.executable, "-m", "fedwca.deploy.superlink"]
+    words += ["--host", kit.listen, "--port", str(kit.port)]
     words.append("--disable-runtime-dependency-installation")
     if kit.plaintext:
         return [*words, "--insecure"]

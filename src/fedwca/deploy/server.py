@@ -8,7 +8,8 @@ from typing import Any
 from fedwca.core.params import clone
 from fedwca.deploy.plan import Plan, plan_of
 from fedwca.engines.flower import FlowerEngine, Rules
-from fedwca.engines.flower_post import Grid
+from fedwca.engines.flower_grid import FlowerGrid
+from fedwca.engines.flower_ledger import Ledger
 from fedwca.engines.flower_sites import SiteFacts
 from fedwca.engines.flower_task import Task
 from fedwca.errors import UserError
@@ -26,6 +27,8 @@ __all__ = ["check_deployable", "deployed_name", "serve"]
 
 LOG = "log.txt"
 SITES = "sites.json"
+LEDGER = "ledger.jsonl"
+_BESIDE = 2**26  # bytes of a reply beside its model: values, names, numbers for the log
 
 
 def deployed_name(experiment: Experiment) -> str:
@@ -69,7 +72,7 @@ def _check_summable(experiment: Experiment) -> None:
 
 
 def serve(
-    grid: Grid,
+    grid: Any,
     experiment: Experiment,
     runs: Path,
     cache: Path,
@@ -108,7 +111,7 @@ def serve(
 
 
 def _engine(
-    grid: Grid,
+    grid: Any,
     experiment: Experiment,
     task: Task,
     expected: Callable[[], Mapping[str, str]],
@@ -116,7 +119,17 @@ def _engine(
     logged: "_Logged",
 ) -> FlowerEngine:
     rules, watch = _rules(experiment), _watcher(folder)
-    return FlowerEngine(grid, task, rules, expected, logged.note, watch, folder.scratch)
+    replies = FlowerGrid(grid, folder.path, _largest(task), logged.note)
+    ledger = Ledger(folder.path / LEDGER)
+    return FlowerEngine(replies, task, rules, expected, logged.note, watch, folder.scratch, ledger)
+
+
+def _largest(task: Task) -> int:
+    """Bytes that no reply reaches: twice a model, as it is under masks, and whatever comes with it.
+
+    What a reply may really have depends on what was asked for, and is checked once it is here.
+    """
+    return 2 * sum(t.numel() * t.element_size() for t in task.features.values()) + _BESIDE
 
 
 def _deployed_identity(experiment: Experiment) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedwca.engines.base import Exchanged, Job, Sums
+from fedwca.engines.flower_ledger import Ledger
 from fedwca.engines.flower_post import Grid, Post
 from fedwca.engines.flower_round import Round
 from fedwca.engines.flower_sites import SiteFacts, Sites, listed
@@ -44,13 +45,14 @@ class FlowerEngine:
     made for it; elsewhere whoever comes under a name is believed.
 
     Args:
-        grid: Flower's.
+        grid: how nodes are reached.
         task: what is done.
         rules: when rounds go on and close.
         expected: the sites of the deployment as they are now, each with its public key, or "".
         note: told what happens.
         watch: told what is known of all sites whenever that changes.
         scratch: a folder for replies; made, and removed, by the engine.
+        ledger: what was known of the sites when this run was worked at before.
     """
 
     def __init__(
@@ -62,10 +64,11 @@ class FlowerEngine:
         note: Note,
         watch: Callable[[dict[str, SiteFacts]], None],
         scratch: Path,
+        ledger: Ledger,
     ) -> None:
-        self._post = Post(grid, 2 * rules.round_seconds + 60, note)
+        self._post = Post(grid, 2 * rules.round_seconds + 60)
         self._task, self._rules, self._note = task, rules, note
-        self._sites = Sites(self._post, task, expected, note, watch)
+        self._sites = Sites(self._post, task, expected, note, watch, ledger)
         self._scratch = scratch
         self._begun = False
 
@@ -87,9 +90,13 @@ class FlowerEngine:
         return [Client(name) for name in here]
 
     def _awaited(self, started: float) -> list[str]:
-        """Who is worth waiting for: at first all that are expected, then who was lost just now."""
-        lost = self._sites.lost_within(self._rules.return_seconds)
-        if self._begun or time.monotonic() > started + self._rules.start_seconds:
+        """Who is worth waiting for: at first all that are expected, then who was lost just now.
+
+        Neither for longer than that: sites that come and go in turns must not hold up the others.
+        """
+        waited, patience = time.monotonic() - started, self._rules.return_seconds
+        lost = self._sites.lost_within(patience) if waited <= patience else []
+        if self._begun or waited > self._rules.start_seconds:
             return lost
         return lost + self._sites.unseen()
 

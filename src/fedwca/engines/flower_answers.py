@@ -58,11 +58,13 @@ class Taken(NamedTuple):
         answer: as methods expect it.
         tensors: what the site has of it, by hash.
         keys: for the sum, where it keeps its model back.
+        fingerprint: of its model; "" where it has none of its own.
     """
 
     answer: Answer
     tensors: Tensors
     keys: PublicKeys | None = None
+    fingerprint: str = ""
 
 
 def due_of(task: Task, job: Job) -> Due:
@@ -94,9 +96,10 @@ def taken(task: Task, round: int, site: KnownSite, reply: Reply, due: Due, sent:
     if task.least_summed:
         record, keys = _completed(task, record)
     check_magnitude(record, task.features)
-    _check_new(task, round, site, fingerprint(reply.parcel, sent.keys()))
+    mark = fingerprint(reply.parcel, sent.keys())
+    _check_new(task, round, site, mark)
     answer = Answer(Adapted(record, Record(), reply.health), reply.evaluation)
-    return _counted(task, site, Taken(answer, tensors, keys))
+    return _counted(task, site, Taken(answer, tensors, keys, mark))
 
 
 def _record(task: Task, reply: Reply, due: Declared, sent: Sent) -> tuple[Record, Tensors]:
@@ -135,6 +138,6 @@ def _check_new(task: Task, round: int, site: KnownSite, mark: str) -> None:
     """
     enough = task.private or site.facts["images"] > 1
     trains = task.method.training.epochs > 0 and enough
-    first = site.told.setdefault(mark, round)
-    if mark and trains and first != round:
+    first = site.ledger.models_of(site.name).get(mark, round)
+    if trains and first != round:
         raise WireError(f"it has sent the very same model in round {first}")

@@ -6,6 +6,7 @@ could hold code.
 
 import math
 import re
+import secrets
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
 
@@ -37,6 +38,9 @@ Kind = Literal["join", "work", "share", "mask", "unmask"]
 class Request:
     """From the server to a site.
 
+    Whoever knows the number of a message may answer it, whatever node it went to. Flower makes that
+    number of all that is in it: with a secret in each nobody else can guess it.
+
     Attributes:
         kind: "join" asks who is there; "work" is a round, or the final scoring; the others are
             the steps of a secure sum after it.
@@ -58,6 +62,7 @@ class Request:
         """As Flower carries it."""
         words: dict[str, ConfigRecordValues] = {
             "protocol": PROTOCOL,
+            "secret": secrets.token_hex(16),
             "kind": self.kind,
             "run": self.run,
             "plan": self.plan,

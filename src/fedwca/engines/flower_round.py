@@ -133,11 +133,19 @@ class Round:
         except Exception as error:  # whatever a site sends, it must not end the run of the others
             self._refuse(site, f"{type(error).__name__}, {error}")
             return
+        if found.keys is not None and not self._are_new(found.keys):
+            self._refuse(site, "its keys for the sum are those of another site")
+            return
         site.known = {*sent, *found.tensors}
         site.facts["answered"] = self._round
+        site.ledger.add_model(site.name, self._round, found.fingerprint)
         self.answers[site.name] = self._filed(found.answer)
         if found.keys is not None:
             self.keys[site.name] = found.keys
+
+    def _are_new(self, keys: PublicKeys) -> bool:
+        """Two sites with one key would stop the sum for all."""
+        return not any(set(keys) & set(others) for others in self.keys.values())
 
     def _filed(self, answer: Answer) -> Answer:
         """The answer, its models in files, unless they were kept back."""
@@ -149,7 +157,7 @@ class Round:
 
     def _refuse(self, site: KnownSite, reason: str) -> None:
         self.refused.setdefault(site.name, []).append(printable(reason))
-        site.facts["refused"] += 1
+        site.refuse(self._round, printable(reason))
         self._fail(site, f"its answer is refused: {reason}")
 
     def _fail(self, site: KnownSite, problem: str) -> None:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TypedDict
 
+from fedwca.engines.flower_ledger import Ledger
 from fedwca.engines.flower_messages import Reply, Request
 from fedwca.engines.flower_post import Node, NoReply, Post
 from fedwca.engines.flower_task import Task
@@ -30,14 +31,23 @@ class SiteFacts(TypedDict):
 class KnownSite:
     """A site as the server knows it."""
 
-    def __init__(self, name: str, node: Node) -> None:
-        self.name, self.node = name, node
+    def __init__(self, name: str, node: Node, ledger: Ledger) -> None:
+        self.name, self.node, self.ledger = name, node, ledger
         self.known: set[str] = set()  # hashes of the tensors that it has
-        self.told: dict[str, int] = {}  # its models by their fingerprints, and in which round
         self.lost_at: float | None = None
         self.facts = SiteFacts(
-            images=0, test_images=0, online=True, answered=-1, refused=0, problem=""
+            images=0,
+            test_images=0,
+            online=True,
+            answered=-1,
+            refused=ledger.refusals_of(name),
+            problem="",
         )
+
+    def refuse(self, round: int, reason: str) -> None:
+        """An answer of it is not taken."""
+        self.ledger.add_refusal(self.name, round, reason)
+        self.facts["refused"] = self.ledger.refusals_of(self.name)
 
 
 class Sites:
@@ -50,9 +60,10 @@ class Sites:
         expected: Callable[[], Mapping[str, str]],
         note: Note,
         watch: Callable[[dict[str, SiteFacts]], None],
+        ledger: Ledger,
     ) -> None:
         self.post, self._task, self._expected = post, task, expected
-        self._note, self._watch = note, watch
+        self._note, self._watch, self._ledger = note, watch, ledger
         self._sites: dict[str, KnownSite] = {}
         self._asked: dict[int, float] = {}  # nodes that were asked who they are, and when
         self._shown: dict[str, SiteFacts] = {}
@@ -117,7 +128,7 @@ class Sites:
             return
         known = self._sites.get(reply.site)
         if known is None:
-            known = self._sites[reply.site] = KnownSite(reply.site, node)
+            known = self._sites[reply.site] = KnownSite(reply.site, node, self._ledger)
             told = f" with {reply.images} images" if reply.images else ""  # [privacy] keeps it back
             self._note(f"{reply.site} has joined{told}")
         elif known.facts["images"] != reply.images:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import torch
 
+from fedwca.core.params import State
 from fedwca.engines.base import Summed, Sums
 from fedwca.engines.flower_messages import Reply, Request
 from fedwca.engines.flower_post import NoReply, late
@@ -12,11 +13,11 @@ from fedwca.engines.flower_sites import KnownSite, Sites
 from fedwca.engines.flower_task import Task
 from fedwca.engines.secure_sum import PublicKeys
 from fedwca.engines.sums import Step, Take, means_of
-from fedwca.engines.wire import WireError, check_step_size, pack, unpack
+from fedwca.engines.wire import Parcel, WireError, check_step_size, pack, unpack
 from fedwca.methods.base import Client, Pooled, Record
 from fedwca.notes import Note, printable
 
-__all__ = ["sums_after"]
+__all__ = ["letter_of", "sums_after"]
 
 
 def sums_after(
@@ -39,6 +40,19 @@ def sums_after(
         return Summed(had, asked.bytes_down, asked.bytes_up, asked.refused)
 
     return sums
+
+
+def letter_of(parcel: Parcel, names: Collection[str], template: State) -> Record:
+    """What a site answers to a step, values of these names; WireError if it is anything else.
+
+    The template is empty where no model is due.
+    """
+    check_step_size(parcel, len(names), template)
+    record = unpack(parcel, {})[0].get("letter", Record())
+    plain = all(value.dtype in (torch.uint8, torch.int64) for value in record.values.values())
+    if record.models or record.values.keys() != set(names) or not plain:
+        raise WireError("its answer does not hold what was asked for")
+    return record
 
 
 class _Asking:
@@ -118,16 +132,11 @@ class _Asking:
         if (reply.site, reply.run, reply.round) != asked:
             raise WireError(f"it answers round {reply.round} of the run {reply.run!r}")
         self.bytes_up += reply.parcel.nbytes()
-        check_step_size(reply.parcel, len(names), self._task.features if step == "mask" else {})
-        record = unpack(reply.parcel, {})[0].get("letter", Record())
-        plain = all(value.dtype in (torch.uint8, torch.int64) for value in record.values.values())
-        if record.models or record.values.keys() != set(names) or not plain:
-            raise WireError("its answer does not hold what was asked for")
-        return record
+        return letter_of(reply.parcel, names, self._task.features if step == "mask" else {})
 
     def _refuse(self, site: KnownSite, step: Step, reason: str) -> None:
         self.refused.setdefault(site.name, []).append(printable(reason))
-        site.facts["refused"] += 1
+        site.refuse(self._round, printable(reason))
         self._fail(site, step, f"its answer is refused: {reason}")
 
     def _fail(self, site: KnownSite, step: Step, problem: str) -> None:

@@ -67,7 +67,8 @@ class PublicKeys(NamedTuple):
     def usable(self) -> bool:
         """Whether others can agree on secrets with them: one that is not would stop them all."""
         try:
-            return all(bytes_to_public_key(k).curve.name == "secp384r1" for k in self)
+            right = all(bytes_to_public_key(k).curve.name == "secp384r1" for k in self)
+            return right and self.mask != self.share
         except Exception:  # of a dozen kinds, each the fault of who sent them
             return False
 
@@ -212,7 +213,7 @@ def _combined(shares: list[bytes]) -> bytes:
 def _public(private: bytes) -> bytes:
     try:
         return public_key_to_bytes(bytes_to_private_key(private).public_key())
-    except (ValueError, TypeError):
+    except Exception:  # it may be made of shares that other sites sent
         raise SumError("a private key cannot be read") from None
 
 

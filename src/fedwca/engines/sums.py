@@ -114,7 +114,10 @@ def _share(groups: list[Group], ask: Ask) -> None:
         return [peer for peer in home[name].peers if peer != name]
 
     def take(name: str, reply: Record) -> None:
-        home[name].boxes[name] = {peer: as_bytes(box) for peer, box in reply.values.items()}
+        boxes = {peer: as_bytes(box) for peer, box in reply.values.items()}
+        if not all(boxes.values()):
+            raise WireError("it has nothing for another site of the sum")
+        home[name].boxes[name] = boxes
 
     ask("share", letters, others, take)
 

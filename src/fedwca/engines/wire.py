@@ -193,16 +193,17 @@ def check_size(
     parcel: Parcel, replies: Declared, template: State, sizes: Mapping[str, int]
 ) -> None:
     """Refuse a parcel larger than any right reply, before it is looked into."""
-    weights = sum(t.numel() * t.element_size() + _NAMING for t in template.values())
-    room = _NAMING
+    weights = sum(t.numel() * t.element_size() for t in template.values())
+    content = tensors = 0
     for kind in replies.values():
         if isinstance(kind, Numbers):
             sides = [sizes.get(side, 0) if isinstance(side, str) else side for side in kind.sides]
-            room += math.prod(sides) * kind.dtype.itemsize + _NAMING
+            content += math.prod(sides) * kind.dtype.itemsize
+            tensors += 1
         else:
-            room += weights
-    if parcel.nbytes() > room:
-        raise WireError(f"it is {parcel.nbytes():,} bytes large, where {room:,} are enough")
+            content += weights
+            tensors += len(template)
+    _check_room(parcel, content, tensors)
 
 
 def check_step_size(parcel: Parcel, secrets: int, template: State) -> None:
@@ -211,9 +212,21 @@ def check_step_size(parcel: Parcel, secrets: int, template: State) -> None:
     The template is empty where no model is due: whoever combines shares works as long as they are.
     """
     numbers = sum(tensor.numel() for tensor in template.values())
-    room = 8 * numbers + (secrets + 1) * 4 * _NAMING
-    if parcel.nbytes() > room:
+    _check_room(parcel, 8 * numbers + secrets * 3 * _NAMING, secrets)
+
+
+def _check_room(parcel: Parcel, content: int, tensors: int) -> None:
+    """So many bytes in so many tensors; their names have room, and no more than that.
+
+    Whoever reads a list of names makes of each byte some thirty.
+    """
+    naming = (tensors + 1) * _NAMING
+    if parcel.nbytes() > content + naming:
+        room = content + naming
         raise WireError(f"it is {parcel.nbytes():,} bytes large, where {room:,} are enough")
+    header = int.from_bytes(parcel.blob[:8], "little")  # of safetensors: how long its list is
+    if len(parcel.places) + header > naming:
+        raise WireError(f"it names more than the {tensors:,} tensors that are due")
 
 
 def _contents(record: Record) -> list[tuple[str, State | Tensor]]:

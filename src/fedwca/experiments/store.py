@@ -11,7 +11,6 @@
 Models, checkpoints and lines of results carry digests: what is damaged is noticed, and made anew.
 """
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -32,8 +31,8 @@ from fedwca.files import (
     read_lines,
     read_sealed,
     seal,
-    write_atomically,
     write_json,
+    write_lines,
 )
 from fedwca.leftovers import remove, sweep
 from fedwca.models import read_seal
@@ -131,8 +130,7 @@ class RunFolder:
 
     def rewind(self, rounds: int) -> None:
         """Forget all that is later than a checkpoint: it will be made again from there."""
-        kept = [json.dumps(seal(line)) for line in self.lines() if line["round"] < rounds]
-        write_atomically(self._results, "".join(f"{line}\n" for line in kept).encode())
+        write_lines(self._results, (line for line in self.lines() if line["round"] < rounds))
         for path in self._checkpoints():
             if path.is_file() or _rounds(path) > rounds:
                 remove(path)
