@@ -59,16 +59,19 @@ def main(grid: Grid, context: Context) -> None:
                 _expected(folder),
                 LineProgress(Console()),
             )
-        except UserError as error:
-            leave_word("failed", str(error))
-            raise
-        except OSError as error:
-            leave_word("failed", disk_sentence(error))
-            raise
         except Exception as error:
-            leave_word("failed", f"{type(error).__name__}: {error}; superlink.log tells more")
+            with suppress(OSError):  # whoever follows the run looks at the disk then
+                leave_word("failed", _in_words(error))
             raise
         leave_word("done")
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, OSError):
+        return disk_sentence(error)
+    return f"{type(error).__name__}: {error}; superlink.log tells more"
 
 
 def _expected(folder: Path) -> Callable[[], dict[str, str]]:

@@ -1,18 +1,29 @@
 """The server's half on sites in this process: killed, its disk damaged, full, and resumed."""
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from deployment import SITES, settings
+from failing_disk import FULL, READ_ONLY, Disk, failing
 from federation import same
+from fedwca.deploy.kit import make_kit
+from fedwca.deploy.launch import JOB, follow, log_of
+from fedwca.deploy.processes import free_port
+from fedwca.deploy.roles import SERVER_FOLDER
 from fedwca.deploy.server import serve
+from fedwca.errors import disk_sentence
 from fedwca.experiments.config import resolve
 from fedwca.experiments.progress import Silent
 from fedwca.experiments.store import RunFolder
+from fedwca.files import write_json
+from fedwca.flower_app import main
 from fedwca.models import read_seal
+from fedwca.notes import silent
 from sites import FakeGrid, site_program
 
 ROUNDS = 5
@@ -85,3 +96,33 @@ def test_a_killed_server_whose_newest_checkpoint_is_damaged_gives_the_same(
     for part, state in wanted.state.models.items():
         assert same(state, found.state.models[part])
     assert found_too == scores_and_models
+
+
+@pytest.mark.parametrize(("error", "said"), [(FULL, "disk is full"), (READ_ONLY, "cannot write")])
+def test_a_disk_that_fails_at_the_server_is_told_to_whoever_follows_the_run(
+    tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch, error: int, said: str
+) -> None:
+    kit, _ = make_kit(tmp_path / "d", "127.0.0.1", free_port(), "127.0.0.1", SITES, plaintext=True)
+    monkeypatch.setenv(SERVER_FOLDER, str(kit.folder))
+    content = settings("local", images / "source.safetensors", ROUNDS)
+    experiment, runs = resolve(content), kit.folder / "runs"
+    places = {"runs": str(runs), "cache": str(tmp_path / "cache")}
+    write_json(kit.folder / JOB, {"id": "1", "settings": experiment.deployed_settings(), **places})
+    programs = {n: site_program(images, s, tmp_path / "home") for n, s in enumerate(SITES)}
+
+    def begin() -> None:
+        main(FakeGrid(programs), SimpleNamespace(run_id=1))  # type: ignore[arg-type]
+
+    def followed() -> RunFolder:
+        return follow(kit, "1", experiment, runs, log_of(experiment, runs, silent))
+
+    with failing(Disk(kit.folder, 60, error)):
+        with pytest.raises(OSError, match=os.strerror(error)):
+            begin()
+        with pytest.raises(OSError, match=os.strerror(error)) as caught:
+            followed()
+    assert said in disk_sentence(caught.value)
+    assert max(runs.glob("*/checkpoint-*")).name > "checkpoint-00000"
+    begin()
+    assert len(followed().lines()) == ROUNDS + 1
+    assert not list(kit.folder.glob(".probe*"))

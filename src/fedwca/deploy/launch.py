@@ -174,11 +174,19 @@ def follow(kit: ServerKit, job: str, experiment: Experiment, runs: Path, log: Ta
         if not running and outcome.get("state") == "stopped":
             raise UserError(STOPPED)
         if not running:
+            _check_disk(kit.folder)
             raise UserError(
                 "the run was cut short, see superlink.log: once the server is up, go on with "
                 "`fedwca deploy run --resume`"
             )
         time.sleep(0.5)
+
+
+def _check_disk(folder: Path) -> None:
+    """OSError where nothing can be written: whoever fails for that cannot leave word of it."""
+    probe = folder / ".probe"
+    write_atomically(probe, b"room?")
+    probe.unlink()
 
 
 def log_of(experiment: Experiment, runs: Path, note: Note) -> Tail:
