@@ -11,8 +11,9 @@ import pytest
 from deployment import SITES, settings
 from failing_disk import FULL, READ_ONLY, Disk, failing
 from federation import same
+from fedwca.deploy.job import Jobs
 from fedwca.deploy.kit import make_kit
-from fedwca.deploy.launch import JOB, follow, log_of
+from fedwca.deploy.launch import follow, log_of
 from fedwca.deploy.processes import free_port
 from fedwca.deploy.roles import SERVER_FOLDER
 from fedwca.deploy.server import serve
@@ -20,7 +21,6 @@ from fedwca.errors import disk_sentence
 from fedwca.experiments.config import resolve
 from fedwca.experiments.progress import Silent
 from fedwca.experiments.store import RunFolder
-from fedwca.files import write_json
 from fedwca.flower_app import main
 from fedwca.models import read_seal
 from fedwca.notes import silent
@@ -106,15 +106,14 @@ def test_a_disk_that_fails_at_the_server_is_told_to_whoever_follows_the_run(
     monkeypatch.setenv(SERVER_FOLDER, str(kit.folder))
     content = settings("local", images / "source.safetensors", ROUNDS)
     experiment, runs = resolve(content), kit.folder / "runs"
-    places = {"runs": str(runs), "cache": str(tmp_path / "cache")}
-    write_json(kit.folder / JOB, {"id": "1", "settings": experiment.deployed_settings(), **places})
+    job = Jobs(kit.folder).hand_in(experiment.deployed_settings(), runs, tmp_path / "cache")
     programs = {n: site_program(images, s, tmp_path / "home") for n, s in enumerate(SITES)}
 
     def begin() -> None:
         main(FakeGrid(programs), SimpleNamespace(run_id=1))  # type: ignore[arg-type]
 
     def followed() -> RunFolder:
-        return follow(kit, "1", experiment, runs, log_of(experiment, runs, silent))
+        return follow(kit, job, experiment, runs, log_of(experiment, runs, silent))
 
     with failing(Disk(kit.folder, 60, error)):
         with pytest.raises(OSError, match=os.strerror(error)):
