@@ -18,6 +18,7 @@ from rich.console import Console
 from fedwca.data.site_images import SitePaths
 from fedwca.deploy.job import Jobs
 from fedwca.deploy.kit import expected_sites
+from fedwca.deploy.processes import end_with_parent
 from fedwca.deploy.roles import SERVER_FOLDER, SITE_FOLDER, local_settings
 from fedwca.deploy.server import serve
 from fedwca.deploy.site import IN_ITS_LOG, Here, answer
@@ -37,6 +38,7 @@ client_app = ClientApp()
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the job that lies in the server's folder, and leave word of what became of it."""
+    end_with_parent()
     folder = Path(os.environ[SERVER_FOLDER])
     jobs = Jobs(folder)
     with jobs.at_work():

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +24,7 @@ from fedwca.stopping import stoppable
 __all__ = [
     "Tail",
     "check_flower",
+    "end_with_parent",
     "environment",
     "flower",
     "free_port",
@@ -220,3 +222,19 @@ def _die_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
     if os.getppid() != parent:  # it was killed before that
         os._exit(1)
+
+
+def end_with_parent(grace: float = 10.0) -> None:
+    """Have this process end some seconds after its parent, whatever it does then.
+
+    Flower interrupts it, too; but what an interrupt meets may wait for ever, with the run's lock.
+    """
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        time.sleep(grace)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
