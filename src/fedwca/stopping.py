@@ -25,8 +25,7 @@ class StoppedError(Exception):
 def stoppable(sentence: str, deaf: float = 2.0) -> Iterator[None]:
     """Both signals raise KeyboardInterrupt here, which leaves as a `StoppedError`.
 
-    Whoever presses again at once only hastens: what is being ended and removed is not disturbed,
-    for the seconds that stopping may take.
+    Whoever presses again within `deaf` seconds only hastens: what is being ended goes on.
     """
     asked: list[tuple[int, float]] = []
 
