@@ -33,9 +33,9 @@ from sites import FakeGrid, paths_of
 from tiny_run import finished, outcome, untidy
 
 CLASSES = ("bar", "post", "square")
-ROUNDS = 6
+ROUNDS = 5
 PAUSE = 6.0  # seconds from one kill to the next, at most
-A_ROUND = 2  # kills before the next round must be done, so that all rounds have their share
+A_ROUND = 3  # kills before the next round must be done, so that all rounds have their share
 _DAMAGED = "flwr-serverapp, and its newest checkpoint damaged"
 # What is killed in one attempt: the ServerApp, a site's working process, what keeps them up.
 KILLS = [
