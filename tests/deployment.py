@@ -76,24 +76,25 @@ class Deployment:
 
         `environments` has variables to add for a site.
         """
-        self._spawn("server")
+        self._spawn("server", self.folder / "server")
         up, until = self.folder / "server.out", time.monotonic() + 60
         while "may connect" not in up.read_text() and time.monotonic() < until:
             time.sleep(0.2)
         for site in self.sites:
             data, test = self.images / "images" / site, self.images / "test" / site
-            where = ["--data", str(data), "--test", str(test)]
             # One thread, as the simulator has: more would round otherwise.
+            words = [str(data), "--test", str(test), "--threads", "1"]
             more = environments.get(site, {})
-            self._spawn("client", "--site", site, *where, "--threads", "1", **more)
+            self._spawn(site, self.folder / "sites" / site, *words, **more)
 
-    def _spawn(self, *words: str, **environment: str) -> None:
-        with (self.folder / f"{'-'.join(words[:3])}.out").open("wb") as log:
+    def _spawn(self, name: str, home: Path, *words: str, **environment: str) -> None:
+        """A folder's own script, which starts its command again should that be killed."""
+        with (self.folder / f"{name}.out").open("wb") as log:
             child = subprocess.Popen(
-                [FEDWCA, "deploy", *words, "--folder", str(self.folder)],
+                [home / "start.sh", *words],
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **environment},
+                env={**os.environ, "FEDWCA": FEDWCA, **environment},
             )
         self._started.append(child)
 

@@ -1,41 +1,61 @@
-"""A deployment whose processes are killed at random moments, and which is always resumed."""
+"""A deployment whose processes are killed at random moments, and which is always resumed.
+
+    python torture/deployment_kills.py FOLDER IMAGES
+
+is the same run without Flower and without kills, in a process of its own.
+"""
 
 import json
 import os
 import random
 import signal
 import subprocess
+import sys
 import time
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).parent.parent / "tests"))
 
 import numpy as np
 from PIL import Image
 
 from attack import Attack, held
 from deployment import FEDWCA, SITES, Deployment, settings, source_model, write_toml
+from fedwca.deploy.server import serve
+from fedwca.deploy.site import Here, answer
+from fedwca.experiments.config import resolve
+from fedwca.experiments.progress import Silent
 from fedwca.models import read_seal, save_weights
-from tiny_run import outcome, untidy
+from fedwca.notes import silent
+from sites import FakeGrid, paths_of
+from tiny_run import finished, outcome, untidy
 
-KILLS = 10  # in one attempt
 CLASSES = ("bar", "post", "square")
-# The ServerApp, a site's working process, the SuperLink, a SuperNode, which is missed for a minute.
-TARGETS = ["flwr-serverapp"] * 4 + ["flwr-clientapp"] * 4 + ["flower-superlink", "flower-supernode"]
+ROUNDS = 5
+PAUSE = 6.0  # seconds from one kill to the next, at most
+A_ROUND = 3  # kills before the next round must be done, so that all rounds have their share
+_DAMAGED = "flwr-serverapp, and its newest checkpoint damaged"
+# What is killed in one attempt: the ServerApp, a site's working process, what keeps them up.
+KILLS = [
+    *["flwr-serverapp", "flwr-serverapp", _DAMAGED],
+    *["flwr-clientapp", "flwr-clientapp"],
+    *["flower-superlink", "flower-supernode"],
+    *["fedwca deploy server", "fedwca deploy client", "fedwca deploy run"],
+]
 
 
 def killed(folder: Path, number: int) -> int:
     """Kill one process after another; sites' models and results are those of an unbroken run."""
     world = _world(folder.parent)
     whole = folder.parent / "whole"
-    if not (whole / "outcome").exists():
-        whole.mkdir()
-        _run(whole, world, random.Random(number), 0)
-        (whole / "outcome").touch()
-    kills = _run(folder, world, random.Random(number), KILLS)
+    if not whole.exists():
+        finished([sys.executable, __file__, str(whole), str(world)])
+    _run(folder, world, random.Random(number))
     held(_outcome(folder) == _outcome(whole), "the result is another one")
     held(not untidy(folder), f"left behind: {untidy(folder)}")
-    return kills
+    return len(KILLS)
 
 
 def _world(world: Path) -> Path:
@@ -55,23 +75,35 @@ def _world(world: Path) -> Path:
     return images
 
 
-def _run(folder: Path, images: Path, rng: random.Random, kills: int) -> int:
-    """A deployment from nothing to its end; how many kills there were."""
+def _settings(images: Path) -> dict[str, dict[str, object]]:
+    return settings("fedamp", images / "source.safetensors", ROUNDS)
+
+
+def _unbroken(folder: Path, images: Path) -> None:
+    """Server and sites in this process, their folders where a deployment has them."""
+    home = folder / "deployment" / "sites"
+    here = [Here(s, paths_of(images, s), home / s / "runs", threads=1) for s in SITES]
+    grid = FakeGrid({n: lambda asked, h=h: answer(h, asked, silent) for n, h in enumerate(here)})
+    places = folder / "deployment" / "server" / "runs", folder / "cache"
+    expected = dict.fromkeys(SITES, "")
+    serve(grid, resolve(_settings(images)), *places, lambda: expected, Silent())
+
+
+def _run(folder: Path, images: Path, rng: random.Random) -> None:
+    """A deployment from nothing to its end, with all kills."""
     running = Deployment(folder / "deployment", SITES, images)
-    content = settings("fedamp", images / "source.safetensors", rounds=12)
-    config = write_toml(folder / "run.toml", content)
+    config = write_toml(folder / "run.toml", _settings(images))
     try:
         running.start()
-        done = _driven(running, config, rng, kills)
+        _driven(running, config, rng)
     finally:
         running.stop()
     held(not running.left(), f"processes are left: {running.left(0)}")
-    return done
 
 
-def _driven(running: Deployment, config: Path, rng: random.Random, kills: int) -> int:
-    words, done = [str(config)], 0
-    until = time.monotonic() + 900
+def _driven(running: Deployment, config: Path, rng: random.Random) -> None:
+    """Start the run, or go on with it, until it is done."""
+    words, cards, until = [str(config)], _Cards(running, rng), time.monotonic() + 900
     while True:
         runner = subprocess.Popen(
             [FEDWCA, "deploy", "run", *words, "--folder", str(running.folder)],
@@ -80,33 +112,83 @@ def _driven(running: Deployment, config: Path, rng: random.Random, kills: int) -
             text=True,
             env={**os.environ, "FEDWCA_CACHE": str(running.folder / "cache")},
         )
-        while runner.poll() is None and time.monotonic() < until:
-            time.sleep(rng.uniform(0, 2))
-            if done < kills and runner.poll() is None:
-                done += _kill(running, rng)
+        cards.play_while(lambda r=runner: r.poll() is None and time.monotonic() < until)
         if runner.poll() is None:
             runner.kill()
         told = runner.communicate()[1]
-        if runner.returncode == 0:
-            return done
         held(time.monotonic() < until, f"it was not done in time: {told[-500:]}")
-        held(runner.returncode == 2 and "Traceback" not in told, f"it said {told[-500:]}")
+        if runner.returncode == 0:
+            break
+        stopped = runner.returncode == 2 and "Traceback" not in told
+        held(stopped or runner.returncode == -signal.SIGKILL, f"it said {told[-500:]}")
         if list(running.folder.glob("server/runs/*/config.json")):
             words = ["--resume"]
-        time.sleep(2)  # a SuperLink that was killed is started again
+        # Where `deploy run` alone was killed, the run goes on, and is asked for now and then.
+        again = time.monotonic() + (5 if "under way" in told else 1)
+        cards.play_while(lambda t=again: time.monotonic() < t)
+    held(not cards.left, f"it was done before these were killed: {cards.left}")
 
 
-def _kill(running: Deployment, rng: random.Random) -> int:
-    """Kill one process of a kind, if there is any; how many."""
-    if not list(running.folder.glob("server/runs/*/log.txt")):
-        return 0  # nothing has begun
-    kind = rng.choice(TARGETS)
-    found = [line.split()[0] for line in running._alive() if f"/{kind} " in f"{line} "]
-    if not found:
-        return 0
-    with suppress(ProcessLookupError):
-        os.kill(int(rng.choice(found)), signal.SIGKILL)
-    return 1
+class _Cards:
+    """What is still to be killed, one after another and in any order."""
+
+    def __init__(self, running: Deployment, rng: random.Random) -> None:
+        self._running, self._rng = running, rng
+        self.left, self._next = [*KILLS], 0.0
+
+    def play_while(self, lasts: Callable[[], bool]) -> None:
+        while lasts():
+            time.sleep(0.1)
+            self._play()
+
+    def _play(self) -> None:
+        """Kill one, once it is time and any is there."""
+        folder, made = self._running.folder, len(KILLS) - len(self.left)
+        early = time.monotonic() < self._next or made >= A_ROUND * (1 + _rounds(folder))
+        if early or not self.left:
+            return
+        alive = self._running._alive()
+        found = {card: [line for line in alive if _is_of(card, line)] for card in set(self.left)}
+        if not _sites_are_ahead(folder):
+            found.pop(_DAMAGED, None)
+        there = sorted(card for card, lines in found.items() if lines)
+        if there and list(folder.glob("server/runs/*/log.txt")):  # it has begun
+            card = self._rng.choice(there)
+            self._kill(card, int(self._rng.choice(found[card]).split()[0]))
+
+    def _kill(self, card: str, process: int) -> None:
+        try:
+            os.kill(process, signal.SIGKILL)
+        except ProcessLookupError:  # it has just ended by itself
+            return
+        if card == _DAMAGED:
+            state = _checkpoints(self._running.folder)[-1] / "state.safetensors"
+            os.truncate(state, state.stat().st_size // 2)
+        self.left.remove(card)
+        self._next = time.monotonic() + self._rng.uniform(0, PAUSE)
+        with (self._running.folder.parent / "kills.txt").open("a") as file:  # should it be lost
+            file.write(f"{time.strftime('%H:%M:%S')} {card}\n")
+
+
+def _is_of(card: str, process: str) -> bool:
+    return f"/{card.partition(',')[0]} " in f"{process} "
+
+
+def _sites_are_ahead(deployment: Path) -> bool:
+    """Whether a site has done the round after the newest of two checkpoints."""
+    after = f"memory-{_rounds(deployment) + 1:05d}.safetensors"
+    ahead = list(deployment.glob(f"sites/*/runs/*/{after}"))
+    return len(_checkpoints(deployment)) > 1 and bool(ahead)
+
+
+def _rounds(deployment: Path) -> int:
+    """How many are done."""
+    names = [path.name for path in _checkpoints(deployment)]
+    return int(names[-1].removeprefix("checkpoint-")) if names else 0
+
+
+def _checkpoints(deployment: Path) -> list[Path]:
+    return sorted(deployment.glob("server/runs/*/checkpoint-?????"))
 
 
 def _outcome(folder: Path) -> tuple[Any, ...]:
@@ -120,3 +202,6 @@ def _outcome(folder: Path) -> tuple[Any, ...]:
 
 
 ATTACKS = [Attack("deployment killed by SIGKILL and resumed", killed, times=2, short=0)]
+
+if __name__ == "__main__":
+    _unbroken(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -155,6 +155,8 @@ def resume(folder: Run, runs: Runs = Path("runs"), cache: Cache = None) -> None:
 
     path = run_path(folder, runs)
     experiment = resolve(read_run(path).settings)
+    if path.name.startswith("deployed-"):
+        raise UserError(f"{path} is of a deployment: go on with it by `fedwca deploy run --resume`")
     if experiment.name != path.name:
         raise UserError(
             f"{path} does not carry the name of its settings ({experiment.name}): "

@@ -170,6 +170,7 @@ def run(
     from fedwca.deploy.launch import STOPPED, follow, last_runs, last_settings, log_of, start, stop
     from fedwca.deploy.server import deployed_name
     from fedwca.experiments.config import parse_override, read_experiment, resolve
+    from fedwca.experiments.store import RunFolder
 
     kit = server_kit(folder)
     if resume and (config or overrides):
@@ -181,9 +182,9 @@ def run(
     else:
         experiment = read_experiment(config, [parse_override(text) for text in overrides or []])
         place = runs or kit.folder / "runs"
-    finished = place / deployed_name(experiment)
-    if (finished / "result.json").exists():
-        out.say(f"this run is done; results in {finished}")
+    finished = RunFolder(place / deployed_name(experiment))
+    if finished.done:
+        out.say(f"this run is done; results in {finished.path}")
         return
     try:
         log = log_of(experiment, place, out.say)

@@ -16,8 +16,9 @@ from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
 from fedwca.data.site_images import SitePaths
+from fedwca.deploy.job import Jobs
 from fedwca.deploy.kit import expected_sites
-from fedwca.deploy.launch import JOB, OUTCOME, busy, cancelled
+from fedwca.deploy.processes import end_with_parent
 from fedwca.deploy.roles import SERVER_FOLDER, SITE_FOLDER, local_settings
 from fedwca.deploy.server import serve
 from fedwca.deploy.site import IN_ITS_LOG, Here, answer
@@ -25,7 +26,6 @@ from fedwca.engines.flower_messages import Reply, Request
 from fedwca.engines.wire import WireError
 from fedwca.errors import UserError, disk_sentence
 from fedwca.experiments.config import resolve
-from fedwca.files import read_optional, write_json
 from fedwca.leftovers import sweep
 from fedwca.progress_display import LineProgress
 
@@ -38,19 +38,14 @@ client_app = ClientApp()
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the job that lies in the server's folder, and leave word of what became of it."""
+    end_with_parent()
     folder = Path(os.environ[SERVER_FOLDER])
-    job = read_optional(folder / JOB)
-
-    def leave_word(state: str, problem: str = "") -> None:
-        word = {"id": job.get("id"), "run": context.run_id, "state": state, "problem": problem}
-        write_json(folder / OUTCOME, word)
-
-    with busy(folder, patience=30):
+    jobs = Jobs(folder)
+    with jobs.at_work():
         sweep(folder)
-        if cancelled(folder, str(job.get("id"))):
-            leave_word("stopped")
+        job = jobs.last
+        if not jobs.begin(job, context.run_id):
             return
-        leave_word("running")
         try:
             serve(
                 grid,
@@ -60,16 +55,19 @@ def main(grid: Grid, context: Context) -> None:
                 _expected(folder),
                 LineProgress(Console()),
             )
-        except UserError as error:
-            leave_word("failed", str(error))
-            raise
-        except OSError as error:
-            leave_word("failed", disk_sentence(error))
-            raise
         except Exception as error:
-            leave_word("failed", f"{type(error).__name__}: {error}; superlink.log tells more")
+            with suppress(OSError):  # whoever follows the run looks at the disk then
+                jobs.end("failed", _in_words(error))
             raise
-        leave_word("done")
+        jobs.end("done")
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, OSError):
+        return disk_sentence(error)
+    return f"{type(error).__name__}: {error}; superlink.log tells more"
 
 
 def _expected(folder: Path) -> Callable[[], dict[str, str]]:

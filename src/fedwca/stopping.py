@@ -9,8 +9,6 @@ from types import FrameType
 
 __all__ = ["StoppedError", "stoppable"]
 
-_DEAF = 2.0  # seconds that stopping may take
-
 
 class StoppedError(Exception):
     """The user has stopped the command; the code is what a shell would tell of the signal.
@@ -24,15 +22,15 @@ class StoppedError(Exception):
 
 
 @contextmanager
-def stoppable(sentence: str) -> Iterator[None]:
+def stoppable(sentence: str, deaf: float = 2.0) -> Iterator[None]:
     """Both signals raise KeyboardInterrupt here, which leaves as a `StoppedError`.
 
-    Whoever presses again at once only hastens: what is being ended and removed is not disturbed.
+    Whoever presses again within `deaf` seconds only hastens: what is being ended goes on.
     """
     asked: list[tuple[int, float]] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if not asked or time.monotonic() - asked[-1][1] > _DEAF:
+        if not asked or time.monotonic() - asked[-1][1] > deaf:
             asked.append((number, time.monotonic()))
             raise KeyboardInterrupt
 

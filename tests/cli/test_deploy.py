@@ -224,6 +224,33 @@ def test_a_script_that_is_ended_ends_its_command(invoke: Invoke, tmp_path: Path)
         os.kill(int(Path("pid").read_text()), 0)
 
 
+@pytest.mark.parametrize("damage", [lambda text: text[:9], lambda text: text.replace("3", "4")])
+def test_a_run_whose_result_is_damaged_is_not_done(
+    invoke: Invoke, damage: Callable[[str], str]
+) -> None:
+    from fedwca.deploy.server import deployed_name
+    from fedwca.files import seal
+
+    assert invoke(*INIT, *THREE, "--port", "9").code == 0
+    Path("run.toml").write_text("[training]\nrounds = 1\n")
+    run = Path("deployment/server/runs") / deployed_name(read_experiment(Path("run.toml")))
+    run.mkdir(parents=True)
+    result = json.dumps(seal({"round": 3}))
+    (run / "result.json").write_text(result)
+    assert "this run is done" in invoke("deploy", "run", "run.toml").out
+    (run / "result.json").write_text(damage(result))
+    refused(invoke("deploy", "run", "run.toml"), "start it with `fedwca deploy server")
+
+
+def test_a_deployed_run_is_resumed_by_another_command(invoke: Invoke) -> None:
+    from fedwca.experiments.config import resolve
+
+    run = Path("runs/deployed-mini_digits")
+    run.mkdir(parents=True)
+    (run / "config.json").write_text(json.dumps({"settings": resolve({}).deployed_settings()}))
+    refused(invoke("resume", str(run)), "`fedwca deploy run --resume`")
+
+
 def test_status_tells_what_the_run_folder_holds(invoke: Invoke) -> None:
     assert invoke(*INIT, *THREE, "--port", "9").code == 0
     from fedwca.deploy.server import deployed_name

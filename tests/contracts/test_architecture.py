@@ -21,7 +21,7 @@ ALLOWED = {
     "methods": {"core", "models", "data"},
     "engines": {"core", "models", "data", "methods"},
     "experiments": {"core", "models", "data", "methods", "engines"},
-    "deploy": {"core", "models", "data", "methods", "engines", "experiments", "report"},
+    "deploy": {"core", "models", "data", "methods", "engines", "experiments", "report", "stopping"},
     "report": set(),
 }
 MODULES = [

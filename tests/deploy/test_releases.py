@@ -30,16 +30,18 @@ def test_the_same_question_gets_the_same_answer_and_counts_once(tmp_path: Path) 
         assert float(again.models["local"]["w"]) == 0.5
         Releases(tmp_path, 2).keep(request(0), again)
     releases.keep(request(1), reply(0.25))
+    # The server may go back by two rounds, and has lost count of neither.
+    assert float(releases.said(request(0)).models["local"]["w"]) == 0.5  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("another", [request(2), request(1, "b"), request(0)])
+@pytest.mark.parametrize("another", [request(3), request(1, "b"), request(0)])
 def test_no_question_is_answered_beyond_the_count(tmp_path: Path, another: Request) -> None:
-    releases = Releases(tmp_path, 2)
-    releases.keep(request(0), reply(0.5))
-    releases.keep(request(1), reply(0.25))
-    with pytest.raises(UserError, match="the 2 answers that its privacy allows"):
+    releases = Releases(tmp_path, 3)
+    for number in range(3):
+        releases.keep(request(number), reply(number / 4))
+    with pytest.raises(UserError, match="the 3 answers that its privacy allows"):
         releases.said(another)
-    with pytest.raises(UserError, match="the 2 answers that its privacy allows"):
+    with pytest.raises(UserError, match="the 3 answers that its privacy allows"):
         releases.keep(another, reply(1.0))
 
 

@@ -44,6 +44,19 @@ def test_what_the_server_went_back_by_is_forgotten(tmp_path: Path) -> None:
     assert float(folder.memory_before(3).models["own"]["w"]) == 9.0
 
 
+def test_a_memory_that_is_gone_is_missed_in_the_log(tmp_path: Path) -> None:
+    told: list[str] = []
+    folder = SiteFolder(tmp_path, "run", told.append)
+    assert folder.memory_before(3) == Record()  # it joins later
+    for number in range(5):
+        folder.keep_memory(number, record(number))
+    assert folder.memory_before(0) == Record()  # the run starts over
+    assert not told
+    assert float(folder.memory_before(3).models["own"]["w"]) == 2.0
+    assert folder.memory_before(2) == Record()
+    assert told == ["round 2: what was remembered before it is gone; it begins anew"]
+
+
 def test_a_damaged_shelf_is_empty_so_that_all_is_sent_again(tmp_path: Path) -> None:
     folder = SiteFolder(tmp_path, "run")
     _, tensors = pack({"": record(3)})

@@ -1,12 +1,12 @@
 """Starting a run at the server, and following it to its end."""
 
 import time
-import uuid
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
+from fedwca.deploy.job import Jobs
 from fedwca.deploy.kit import ServerKit
 from fedwca.deploy.processes import Tail, check_flower, is_open, run_flower
 from fedwca.deploy.roles import CONNECTION
@@ -16,38 +16,31 @@ from fedwca.experiments.config import Experiment
 from fedwca.experiments.runner import load_data, weights_files
 from fedwca.experiments.source import blank_model
 from fedwca.experiments.store import RunFolder
-from fedwca.files import read_optional, write_atomically, write_json
+from fedwca.files import write_atomically
 from fedwca.models import load_weights
 from fedwca.notes import Note
+from fedwca.parsing import parse_json
 
 __all__ = [
-    "JOB",
-    "OUTCOME",
     "STOPPED",
-    "busy",
-    "cancelled",
     "follow",
     "last_runs",
     "last_settings",
     "log_of",
     "start",
     "stop",
-    "under_way",
 ]
 
-JOB = "job.json"  # what the next ServerApp is to do
-CANCELLED = "cancelled.json"  # the job that is not to begin any more
-OUTCOME = "outcome.json"  # what has become of it
 STOPPED = "stopped; go on from the last finished round with `fedwca deploy run --resume`"
 _END = 30.0  # seconds until a ServerApp that was stopped is gone
 _START = 120.0  # seconds until a ServerApp must have begun
+_ASK = 10.0  # seconds between questions to the SuperLink whether it will
 
 
 def start(kit: ServerKit, experiment: Experiment, runs: Path, cache: Path) -> str:
     """Hand the experiment to the SuperLink; the job's number, once its ServerApp has begun."""
     try:
-        # Between this and the ServerApp's own lock, another job must not take its place.
-        with FileLock(kit.folder / ".starting", timeout=0):
+        with Jobs(kit.folder).starting():
             return _start(kit, experiment, runs, cache)
     except Timeout:
         raise UserError("another run is being started: see `fedwca deploy status`") from None
@@ -67,32 +60,41 @@ def _start(kit: ServerKit, experiment: Experiment, runs: Path, cache: Path) -> s
             f"no server listens on port {kit.port}: start it with `fedwca deploy server "
             f"--folder {kit.folder.parent}`, and run this beside it"
         )
-    if under_way(kit):
+    jobs = Jobs(kit.folder)
+    if jobs.under_way():
         raise UserError(
             "a run is under way: see `fedwca deploy status`, or end it with `fedwca deploy stop`"
         )
-    number = uuid.uuid4().hex
-    job = {
-        "id": number,
-        "settings": experiment.deployed_settings(),
-        "runs": str(runs.absolute()),
-        "cache": str(cache.absolute()),
-    }
-    write_json(kit.folder / JOB, job)
+    number = jobs.hand_in(experiment.deployed_settings(), runs, cache)
     done = run_flower(kit.home, "flwr", "run", str(_app(kit)), CONNECTION)
     if done.returncode:
         said = " ".join((done.stdout + done.stderr).split())
         raise UserError(f"Flower did not start the run ({said[-400:]}): see superlink.log")
-    _wait_until_begun(kit, number)
+    _wait_until_begun(kit, jobs)
     return number
 
 
-def _wait_until_begun(kit: ServerKit, job: str) -> None:
-    until = time.monotonic() + _START
-    while read_optional(kit.folder / OUTCOME).get("id") != job:
-        if time.monotonic() > until:
-            raise UserError("the run has not begun: see superlink.log in the server's folder")
+def _wait_until_begun(kit: ServerKit, jobs: Jobs) -> None:
+    until, asks = time.monotonic() + _START, time.monotonic() + _ASK
+    while not jobs.begun():
+        lost = time.monotonic() > until
+        if time.monotonic() > asks:
+            lost, asks = lost or _knows_of_none(kit), time.monotonic() + _ASK
+        if lost and not jobs.begun():
+            raise UserError(
+                "the run has not begun: see superlink.log in the server's folder, and try again"
+            )
         time.sleep(0.2)
+
+
+def _knows_of_none(kit: ServerKit) -> bool:
+    """Whether the SuperLink has no run that is to begin: it may have been killed since."""
+    said = run_flower(kit.home, "flwr", "ls", CONNECTION, "--format", "json").stdout
+    try:
+        runs = parse_json(said)["runs"]
+        return all(str(run["status"]).startswith("finished") for run in runs)
+    except (ValueError, LookupError, TypeError):
+        return False  # it does not answer just now
 
 
 def _check_source(experiment: Experiment, cache: Path) -> None:
@@ -144,12 +146,12 @@ clientapp = "fedwca_app:client_app"
 
 def last_runs(kit: ServerKit) -> Path:
     """Where the run lies that was started last."""
-    return Path(str(read_optional(kit.folder / JOB).get("runs", kit.folder / "runs")))
+    return Path(str(Jobs(kit.folder).last.get("runs", kit.folder / "runs")))
 
 
 def last_settings(kit: ServerKit) -> dict[str, Any]:
     """Settings of the run that was started last, to go on with."""
-    settings = read_optional(kit.folder / JOB).get("settings")
+    settings = Jobs(kit.folder).last.get("settings")
     if not isinstance(settings, dict):
         raise UserError(
             f"no run was started from {kit.folder} yet: start one with `fedwca deploy run CONFIG`"
@@ -159,11 +161,11 @@ def last_settings(kit: ServerKit) -> dict[str, Any]:
 
 def follow(kit: ServerKit, job: str, experiment: Experiment, runs: Path, log: Tail) -> RunFolder:
     """Tell what the run's log says, until the job ends; UserError if it ends badly."""
-    folder = RunFolder(runs / deployed_name(experiment))
+    folder, jobs = RunFolder(runs / deployed_name(experiment)), Jobs(kit.folder)
     while True:
         log.read()
-        running = under_way(kit)  # looked at first: what it leaves on its end is then seen
-        outcome = read_optional(kit.folder / OUTCOME)
+        running = jobs.under_way()  # looked at first: what it leaves on its end is then seen
+        outcome = jobs.outcome
         if outcome.get("id") != job:
             raise UserError("another run has been started: see `fedwca deploy status`")
         if outcome.get("state") == "done":
@@ -174,6 +176,7 @@ def follow(kit: ServerKit, job: str, experiment: Experiment, runs: Path, log: Ta
         if not running and outcome.get("state") == "stopped":
             raise UserError(STOPPED)
         if not running:
+            _check_disk(kit.folder)
             raise UserError(
                 "the run was cut short, see superlink.log: once the server is up, go on with "
                 "`fedwca deploy run --resume`"
@@ -181,23 +184,16 @@ def follow(kit: ServerKit, job: str, experiment: Experiment, runs: Path, log: Ta
         time.sleep(0.5)
 
 
+def _check_disk(folder: Path) -> None:
+    """OSError where nothing can be written: whoever fails for that cannot leave word of it."""
+    probe = folder / ".probe"
+    write_atomically(probe, b"room?")
+    probe.unlink()
+
+
 def log_of(experiment: Experiment, runs: Path, note: Note) -> Tail:
     """What the run's log says from now on."""
     return Tail(runs / deployed_name(experiment) / LOG, note)
-
-
-def under_way(kit: ServerKit) -> bool:
-    """Whether a run is going on: its process holds a lock, which its death would free."""
-    try:
-        with busy(kit.folder, patience=0):
-            return False
-    except Timeout:
-        return True
-
-
-def busy(folder: Path, patience: float) -> FileLock:
-    """What a ServerApp holds while it is at work; others may look at it for a moment."""
-    return FileLock(folder / ".running", timeout=patience)
 
 
 def stop(kit: ServerKit) -> bool:
@@ -205,24 +201,18 @@ def stop(kit: ServerKit) -> bool:
 
     Its finished rounds are kept.
     """
-    job = read_optional(kit.folder / JOB).get("id")
-    pending = job is not None and read_optional(kit.folder / OUTCOME).get("id") != job
-    if not pending and not under_way(kit):
+    jobs = Jobs(kit.folder)
+    if jobs.begun() and not jobs.under_way():
         return False
-    write_json(kit.folder / CANCELLED, {"id": job})  # should it not have begun, it will not
+    jobs.cancel()
     gone = time.monotonic() + _END
-    while under_way(kit):
-        outcome = read_optional(kit.folder / OUTCOME)
-        if outcome.get("id") == job and outcome.get("state") == "running":
+    while jobs.under_way():
+        outcome = jobs.outcome
+        if jobs.begun() and outcome.get("state") == "running":
             # Said first: whoever follows the run learns that its end was wanted.
-            write_json(kit.folder / OUTCOME, {**outcome, "state": "stopped"})
+            jobs.end("stopped")
             run_flower(kit.home, "flwr", "stop", str(outcome["run"]), CONNECTION)
         if time.monotonic() > gone:
             raise UserError("the run has not ended yet: see `fedwca deploy status`, and try again")
         time.sleep(0.2)
     return True
-
-
-def cancelled(folder: Path, job: str) -> bool:
-    """Whether the job was stopped before it began."""
-    return read_optional(folder / CANCELLED).get("id") == job

@@ -1,6 +1,7 @@
 """Flower's processes: started offline and quiet, watched, started again, and never left behind."""
 
 import ctypes
+import math
 import os
 import re
 import shutil
@@ -8,19 +9,22 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 from fedwca.errors import UserError
 from fedwca.notes import Note
+from fedwca.stopping import stoppable
 
 __all__ = [
     "Tail",
-    "Stopped",
     "check_flower",
+    "end_with_parent",
     "environment",
     "flower",
     "free_port",
@@ -41,10 +45,6 @@ _OFFLINE = {
 _LONGEST_PAUSE = 30.0
 _LARGEST_LOG = 20_000_000
 _LONGEST = 300  # seconds of a short command
-
-
-class Stopped(Exception):  # noqa: N818 (nothing went wrong)
-    """Somebody asked for the end."""
 
 
 def check_flower() -> None:
@@ -105,7 +105,7 @@ def keep_running(
     while_up: Callable[[], None],
     note: Note,
 ) -> None:
-    """Run a command, and again whenever it ends, until SIGTERM or Ctrl-C.
+    """Run a command, and again whenever it ends, until SIGTERM or Ctrl-C: then a StoppedError.
 
     Args:
         command: what to run; asked anew each time.
@@ -116,7 +116,7 @@ def keep_running(
         note: told of every end.
     """
     pause = 1.0
-    with _stoppable():
+    with stoppable("stopped", deaf=math.inf):  # what is being ended is ended
         while True:
             started = time.monotonic()
             code = _run_once(command(), home, log, more, while_up)
@@ -139,7 +139,7 @@ def _run_once(
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is ours
-            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+            preexec_fn=partial(_die_with, os.getpid()) if sys.platform == "linux" else None,
         )
         try:
             while child.poll() is None:
@@ -217,23 +217,24 @@ def _end(child: "subprocess.Popen[bytes]") -> None:
         os.killpg(child.pid, signal.SIGTERM)
 
 
-def _die_with_parent() -> None:
+def _die_with(parent: int) -> None:
     """A killed parent cannot end its child: the kernel does (PR_SET_PDEATHSIG)."""
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+    if os.getppid() != parent:  # it was killed before that
+        os._exit(1)
 
 
-@contextmanager
-def _stoppable() -> Iterator[None]:
-    """SIGTERM and Ctrl-C raise `Stopped`, so that what was started is ended on the way out."""
+def end_with_parent(grace: float = 10.0) -> None:
+    """Have this process end some seconds after its parent, whatever it does then.
 
-    def stop(*_: object) -> None:
-        for number in before:  # what is being ended is ended, however often it is asked for
-            signal.signal(number, signal.SIG_IGN)
-        raise Stopped
+    Flower interrupts it, too; but what an interrupt meets may wait for ever, with the run's lock.
+    """
+    parent = os.getppid()
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        time.sleep(grace)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

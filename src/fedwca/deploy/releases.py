@@ -8,16 +8,20 @@ import torch
 from fedwca.engines.flower_messages import Request
 from fedwca.engines.records import load_records, save_records
 from fedwca.errors import UserError
+from fedwca.experiments.store import KEPT
 from fedwca.methods.base import Record
 
 __all__ = ["Releases"]
 
+_TOLD = "told"  # beside the replies, the record of how many there were
+
 
 class Releases:
-    """The last reply of a site, and how many there were.
+    """The last replies of a site, and how many there were.
 
     A question that comes again, after a crash or a lost answer, gets the very same reply: made
-    anew, it would tell of the images once more.
+    anew, it would tell of the images once more. As many are kept as the server has checkpoints to
+    go back to.
 
     Args:
         folder: what the site keeps of the run.
@@ -28,9 +32,9 @@ class Releases:
         self._path, self._most = folder / "released.safetensors", most
 
     def said(self, request: Request) -> Record | None:
-        """The reply to this very request, if it was the last; UserError where none is left."""
-        count, asked, reply = self._last()
-        if asked == _asked(request):
+        """The reply to this very request, if it was of the last; UserError where none is left."""
+        count, replies = self._kept()
+        if reply := replies.get(_asked(request)):
             return reply
         if count >= self._most:
             sentence = f"it has given the {self._most} answers that its privacy allows for"
@@ -40,23 +44,23 @@ class Releases:
     def keep(self, request: Request, reply: Record) -> None:
         """Count a reply before it leaves."""
         if self.said(request) is None:
-            asked = torch.tensor(list(_asked(request)), dtype=torch.uint8)
-            told = Record(values={"count": torch.tensor(self._last()[0] + 1), "asked": asked})
-            save_records(self._path, {"reply": reply, "told": told})
+            count, replies = self._kept()
+            last = dict([*replies.items(), (_asked(request), reply)][-KEPT:])
+            told = Record(values={"count": torch.tensor(count + 1)})
+            save_records(self._path, {**last, _TOLD: told})
 
-    def _last(self) -> tuple[int, bytes, Record]:
-        """How many there were, and the last with what it answers."""
+    def _kept(self) -> tuple[int, dict[str, Record]]:
+        """How many there were, and the last by what they answer."""
         if not self._path.exists():
-            return 0, b"", Record()
+            return 0, {}
         try:
             records = load_records(self._path)
-            told = records["told"].values
-            return int(told["count"]), bytes(told["asked"].tolist()), records["reply"]
+            return int(records.pop(_TOLD).values["count"]), records
         except (ValueError, KeyError):
             sentence = "it no longer knows how much it has told under [privacy]"
             raise UserError(f"{sentence}: start a new run", elsewhere=sentence) from None
 
 
-def _asked(request: Request) -> bytes:
+def _asked(request: Request) -> str:
     """The round and, by their hashes, all tensors of the request."""
-    return hashlib.sha256(f"{request.round} {request.parcel.places}".encode()).digest()
+    return hashlib.sha256(f"{request.round} {request.parcel.places}".encode()).hexdigest()

@@ -12,7 +12,6 @@ from filelock import FileLock, Timeout
 
 from fedwca.deploy.kit import ServerKit, SiteKit, server_kit
 from fedwca.deploy.processes import (
-    Stopped,
     Tail,
     check_flower,
     flower,
@@ -24,6 +23,7 @@ from fedwca.deploy.processes import (
 from fedwca.errors import UserError
 from fedwca.files import read_json, write_atomically, write_json
 from fedwca.notes import Note
+from fedwca.stopping import StoppedError
 
 __all__ = ["CONNECTION", "SERVER_FOLDER", "SITE_FOLDER", "run_server", "run_site"]
 
@@ -63,8 +63,8 @@ def _run_server(kit: ServerKit, note: Note) -> None:
             look,
             note,
         )
-    except Stopped:
-        note("stopped")
+    except StoppedError as stop:
+        note(str(stop))
 
 
 def _tell_refusal(line: str, note: Note) -> None:
@@ -188,8 +188,8 @@ def _run_site(kit: SiteKit, local: dict[str, Any], note: Note) -> None:
             tail.read,
             note,
         )
-    except Stopped:
-        note("stopped")
+    except StoppedError as stop:
+        note(str(stop))
 
 
 def _supernode(kit: SiteKit) -> list[str]:

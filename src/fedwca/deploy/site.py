@@ -123,10 +123,8 @@ def _work(
         if evaluation is not None:  # the model that the site uses from now on, for whoever needs it
             told = plan.description(client=here.site, run=request.run, rounds=request.round)
             save_described(model, folder.path / "model.safetensors", told)
-        adapted = _adapted(site, folder, request, job)
+        adapted = _adapted(site, folder, request, job, checks)
     if adapted is not None and job.message is not None:
-        check_reply(adapted.reply, method.replies(job.message), *checks)
-        folder.keep_memory(request.round, adapted.memory)
         adapted = _leaving(here, plan, folder, request, job.message, adapted)
     # Scores are of the images, and no noise is added to them.
     leaves = Answer(adapted, None if plan.privacy.on else evaluation)
@@ -135,14 +133,24 @@ def _work(
     return reply
 
 
-def _adapted(site: Site, folder: SiteFolder, request: Request, job: Job) -> Adapted | None:
+def _adapted(
+    site: Site,
+    folder: SiteFolder,
+    request: Request,
+    job: Job,
+    checks: tuple[State, dict[str, int]],
+) -> Adapted | None:
+    """The site's half of the round: done, checked and remembered, if it has not been before."""
     if job.message is None:
         return None
     (name,) = site.clients
     said = folder.releases(site.method).said(request) if site.privacy.on else None
     if said is not None:
-        return Adapted(said, folder.memory_before(request.round + 1), {})
-    return site.adapt(name, request.round, job.message, job.memory)
+        return Adapted(said, Record(), {})  # what it has remembered with it stays as it is
+    adapted = site.adapt(name, request.round, job.message, job.memory)
+    check_reply(adapted.reply, site.method.replies(job.message), *checks)
+    folder.keep_memory(request.round, adapted.memory)
+    return adapted
 
 
 def _leaving(

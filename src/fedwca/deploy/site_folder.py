@@ -9,6 +9,7 @@ from filelock import FileLock
 from fedwca.deploy.releases import Releases
 from fedwca.engines.records import load_records, save_records
 from fedwca.engines.wire import Tensors, WireError, read_tensors
+from fedwca.experiments.store import KEPT
 from fedwca.files import write_atomically
 from fedwca.leftovers import sweep
 from fedwca.methods.base import Method, Record
@@ -16,16 +17,17 @@ from fedwca.notes import Note, silent
 
 __all__ = ["SiteFolder"]
 
-_KEPT = 2  # memories: the server may go back by a round
+# The server may go back to the oldest of its checkpoints, from a round that was answered here.
+_KEPT = KEPT + 1
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
 
 
 class SiteFolder:
     """What a site keeps of a run; all of it carries digests, by which damage is noticed.
 
-    - memory-N.safetensors  what it remembers after N rounds; the last two
+    - memory-N.safetensors  what it remembers after N rounds; the last three
     - shelf.safetensors     the tensors that it and the server both have
-    - released.safetensors  with [privacy] on, the last reply and how many there were
+    - released.safetensors  with [privacy] on, the last two replies and how many there were
     - model.safetensors     the model to use, with all that is needed to use it
     - sum/, sums.json       see `SiteSums`
     """
@@ -55,12 +57,15 @@ class SiteFolder:
         A round that is done again, because the server went back to a checkpoint, must start from
         what was there before its first time.
         """
-        for done in reversed(self._memories()):
+        known = self._memories()
+        for done in reversed(known):
             if done <= round:
                 try:
                     return load_records(self._memory(done))[""]
                 except (ValueError, KeyError) as error:
                     self._note(f"{error}; what was remembered before it serves")
+        if known and round > 0:
+            self._note(f"round {round}: what was remembered before it is gone; it begins anew")
         return Record()
 
     def keep_memory(self, round: int, memory: Record) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fedwca.deploy.job import Jobs
 from fedwca.deploy.kit import ServerKit, SiteKit
-from fedwca.deploy.launch import JOB, OUTCOME, under_way
 from fedwca.deploy.processes import is_open
 from fedwca.deploy.server import SITES, deployed_name
 from fedwca.experiments.config import resolve
@@ -37,7 +37,7 @@ def server_lines(kit: ServerKit) -> Iterator[str]:
 
 def last_run(kit: ServerKit) -> tuple[RunView | None, dict[str, Any]]:
     """The run that was started last, if it has begun, and what is known of its sites."""
-    job = read_optional(kit.folder / JOB)
+    job = Jobs(kit.folder).last
     if not isinstance(job.get("settings"), dict) or "runs" not in job:
         return None, {}
     path = Path(job["runs"]) / deployed_name(resolve(job["settings"]))
@@ -48,9 +48,10 @@ def last_run(kit: ServerKit) -> tuple[RunView | None, dict[str, Any]]:
 
 def run_line(kit: ServerKit, view: RunView) -> str:
     """The run in a few words."""
-    outcome = read_optional(kit.folder / OUTCOME)
+    jobs = Jobs(kit.folder)
+    outcome = jobs.outcome
     state = str(outcome.get("state", "not begun"))
-    if state == "running" and not under_way(kit):
+    if state == "running" and not jobs.under_way():
         state = "cut short"
     if state in ("stopped", "cut short"):
         state += "; go on with `fedwca deploy run --resume`"

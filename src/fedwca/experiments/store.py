@@ -38,13 +38,13 @@ from fedwca.leftovers import remove, sweep
 from fedwca.models import read_seal
 from fedwca.notes import Note, silent
 
-__all__ = ["Checkpoint", "RunFolder", "SOURCE"]
+__all__ = ["Checkpoint", "KEPT", "RunFolder", "SOURCE"]
 
 Json = dict[str, Any]
 SOURCE = "source.safetensors"
 
 
-_KEPT = 2  # should the newest be damaged, the one before it serves
+KEPT = 2  # checkpoints: should the newest be damaged, the one before it serves
 
 
 class RunFolder:
@@ -146,7 +146,7 @@ class RunFolder:
         results = self._results.read_bytes() if self._results.exists() else b""
         path = self._checkpoint(checkpoint.rounds)
         write_checkpoint(path, checkpoint, self._digest(), results)
-        for old in self._checkpoints()[:-_KEPT]:
+        for old in self._checkpoints()[:-KEPT]:
             remove(old)
 
     def load_checkpoint(self, every: int, note: Note = silent) -> Checkpoint | None:
