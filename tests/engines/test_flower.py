@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from federation import same
@@ -530,3 +531,15 @@ def test_a_plan_that_no_image_fits_is_refused_before_any_is_read(transform: dict
     told["transform"] |= transform
     with pytest.raises(WireError, match="not understood"):
         read_plan(json.dumps(told))
+
+
+def test_a_plan_of_a_network_that_no_message_holds_builds_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = plan_for(settings("fedavg"), ("a", "b"))
+    weights = sum(tensor.numel() for tensor in plan.build_model().state_dict().values())
+    monkeypatch.setattr("fedwca.deploy.plan.MOST_WEIGHTS", weights - 1)
+    drawn = torch.random.get_rng_state()
+    with pytest.raises(WireError, match="too large to be sent"):
+        plan.build_model()
+    assert torch.equal(torch.random.get_rng_state(), drawn)

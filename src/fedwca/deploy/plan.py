@@ -1,5 +1,6 @@
 """What a site must know of a run: the settings that the server sends it, and no path."""
 
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -14,6 +15,7 @@ from fedwca.errors import UserError
 from fedwca.experiments.config import Experiment, ModelConfig, build_method
 from fedwca.methods import Method
 from fedwca.models import Description, DomainModel, build_model
+from fedwca.models.build import MOST_WEIGHTS
 
 __all__ = ["Plan", "plan_of", "read_plan"]
 
@@ -42,17 +44,24 @@ class Plan(BaseModel):
 
     def build_model(self, device: str = "cpu") -> DomainModel:
         """A network with random weights, which are all replaced before use."""
+        with suppress(NotImplementedError), torch.device("meta"):  # as in `load_described`
+            sketch = self._network()
+            if sum(tensor.numel() for tensor in sketch.state_dict().values()) > MOST_WEIGHTS:
+                raise WireError(f"the run's network, {self.backbone}, is too large to be sent")
+        model = self._network()
+        model.freeze_classifier()
+        return model.to(torch.device(device)).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+    def _network(self) -> DomainModel:
         kinds = {"classifier": self.classifier, "stride_on": self.stride_on}
         size = self.transform.crop or self.image_size
-        model = build_model(
+        return build_model(
             self.backbone,
             len(self.classes),
             image_size=size,
             bottleneck=self.bottleneck,
             **kinds,  # type: ignore[arg-type]
         )
-        model.freeze_classifier()
-        return model.to(torch.device(device)).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     def description(self, **made: JsonValue) -> Description:
         """What a model of this run says of itself."""

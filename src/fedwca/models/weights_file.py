@@ -51,8 +51,13 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
 
 def load_weights(model: DomainModel, path: str | Path) -> None:
     """Fill the whole model from a file that holds every one of its tensors and no other."""
+    fill_model(model, read_weights(path), path)
+
+
+def fill_model(model: DomainModel, given: Mapping[str, Tensor], path: str | Path) -> None:
+    """Fill the whole model with what was read from a file; a model on "meta" is only compared."""
     advice = "build the model with the file's own backbone, image_size, bottleneck and classes"
-    _fill(model.state_dict(), read_weights(path), path, advice)
+    _fill(model.state_dict(), given, path, advice)
 
 
 def load_backbone(model: DomainModel, path: str | Path) -> None:
