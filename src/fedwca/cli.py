@@ -14,6 +14,7 @@ from fedwca.errors import UserError, disk_sentence
 from fedwca.machine import keep_freed_memory, lacks_memory
 from fedwca.models_cli import attach_model_commands
 from fedwca.notes import printable
+from fedwca.paths import plain_path
 from fedwca.run_argument import Runs, run_path
 from fedwca.screen import Screen, show_grid
 from fedwca.stopping import StoppedError, stoppable
@@ -309,14 +310,15 @@ Folder = Annotated[
 def check(folder: Folder, benchmark: BenchmarkName = None, cache: Cache = None) -> None:
     """Count images, classes and sizes, and say what is missing or cannot be read.
 
-    Every image is decoded for that, and kept in the cache for runs.
+    Every image is decoded for that, and kept in the cache for runs; what is there already is
+    compared with its digest.
 
     Example: fedwca data check my-images
     """
     from fedwca.data.check import next_step, overview
     from fedwca.report.tables import Grid
 
-    path, loaded = _load_folder(folder, benchmark, cache)
+    path, loaded = _load_folder(folder, benchmark, cache, thorough=True)
     header, rows = overview(loaded)
     classes = f"{len(loaded.classes)} classes" if loaded.classes else "no class known"
     show_grid(out, Grid(f"{folder}: {loaded.name}, {classes}", header, rows))
@@ -361,17 +363,19 @@ def preview(
     out.say(f"Wrote {output} ({sheet.width}×{sheet.height}).")
 
 
-def _load_folder(folder: str, benchmark: str | None, cache: Path | None) -> tuple[Path | None, Any]:
+def _load_folder(
+    folder: str, benchmark: str | None, cache: Path | None, thorough: bool = False
+) -> tuple[Path | None, Any]:
     """A benchmark by its folder, or by its name where it has no files (then None and it)."""
     from fedwca.data import BENCHMARKS, Request, default_cache, load_benchmark, recognise
     from fedwca.experiments.defaults import defaults
     from fedwca.progress_display import display_for
 
     without_files = [name for name, loader in BENCHMARKS.items() if loader.looks_like is None]
-    path = None if folder in without_files else Path(folder).expanduser()
+    path = None if folder in without_files else plain_path(folder)
     name = benchmark or (folder if path is None else recognise(path))
     size = defaults(name, "", "").get("data", {}).get("image_size", 32)
-    request = Request(path, cache or default_cache(), image_size=size)
+    request = Request(path, cache or default_cache(), image_size=size, thorough=thorough)
     return path, load_benchmark(name, request, display_for(out).note)
 
 

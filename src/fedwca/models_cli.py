@@ -1,6 +1,7 @@
 """The commands that make use of a run: `export`, `predict`, `adapt-client`."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from enum import Enum
@@ -176,8 +177,9 @@ def adapt_client(
     from fedwca.experiments.export import deliver
     from fedwca.experiments.newcomer import adapt_newcomer
     from fedwca.files import file_names
+    from fedwca.paths import plain_path
 
-    called = name or data.expanduser().resolve().name
+    called = name or Path(os.path.realpath(plain_path(data))).name
     target = output or Path(f"{file_names([called])[called]}.safetensors")
     if target.suffix not in (".safetensors", ".onnx"):
         raise UserError(f"a model cannot be written as {target}: end it in .safetensors or .onnx")

@@ -14,6 +14,7 @@ from fedwca.experiments.runner import load_data, run_experiment
 from fedwca.experiments.scales import check_scale, described
 from fedwca.experiments.tables import TABLES, check_table
 from fedwca.files import write_atomically
+from fedwca.paths import plain_path
 from fedwca.progress_display import display_for
 from fedwca.report.documents import as_csv, latex_document, markdown_document
 from fedwca.report.paper import CLUSTERS, notes, printed
@@ -37,7 +38,7 @@ def wish(
 ) -> Wanted:
     """What the command line asks for, its names checked."""
     check_table(table)
-    path = data.expanduser() if data else None
+    path = plain_path(data) if data else None
     return Wanted(
         table,
         check_scale(scale),
