@@ -307,6 +307,7 @@ Folder = Annotated[
 
 
 @data_app.command()
+@stoppable("stopped; domains that were decoded whole are kept")
 def check(folder: Folder, benchmark: BenchmarkName = None, cache: Cache = None) -> None:
     """Count images, classes and sizes, and say what is missing or cannot be read.
 
@@ -330,6 +331,7 @@ def check(folder: Folder, benchmark: BenchmarkName = None, cache: Cache = None) 
 
 
 @data_app.command()
+@stoppable("stopped; domains that were decoded whole are kept")
 def preview(
     folder: Folder = "mini-digits",
     output: Annotated[

@@ -11,8 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from fedwca.errors import UserError
+from fedwca.notes import written_out
 from fedwca.run_argument import Runs, run_path
 from fedwca.screen import Screen, show_grid
+from fedwca.stopping import stoppable
 
 __all__ = ["attach_model_commands"]
 
@@ -94,6 +96,7 @@ def export(
         out.say(f"{model}  (card: {card.name})")
 
 
+@stoppable("stopped")
 def predict(
     model: Model,
     images: Images,
@@ -140,9 +143,7 @@ def _as_json(said: Any) -> str:
 
 
 def _shown(name: object) -> str:
-    from fedwca.data.image_files import printable
-
-    return printable(str(name))
+    return written_out(str(name))
 
 
 def _with_bar(items: Iterator[Any], total: int) -> Iterator[Any]:
@@ -159,6 +160,7 @@ def _with_bar(items: Iterator[Any], total: int) -> Iterator[Any]:
         yield from bar.track(items, total=total, description="predicting")
 
 
+@stoppable("stopped")
 def adapt_client(
     run: Finished,
     data: Data,

@@ -15,6 +15,7 @@ import pytest
 from fedwca.engines.records import save_records
 from fedwca.methods import Record
 from fedwca.report.runs import find_runs
+from fuzzing.door import within_bounds
 from fuzzing.weights import lying_npz
 from tiny_settings import TINY
 
@@ -58,6 +59,35 @@ def test_a_config_that_is_not_toml(fedwca: Fedwca, tmp_path: Path) -> None:
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     refused(fedwca("run", "binary.toml"), "not valid TOML")
     refused(fedwca("run", str(tmp_path)), "cannot be read")
+
+
+def test_what_is_no_config_file_at_all_is_not_read_whole(
+    fedwca: Fedwca, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "pipe.toml")
+    with within_bounds(seconds=20):
+        refused(fedwca("run", "pipe.toml"), "pipe.toml cannot be read", "not a regular file")
+        refused(fedwca("run", "/dev/zero"), "/dev/zero cannot be read")
+    (tmp_path / "model.safetensors").write_bytes(b"#" * (1 << 20) + b"#")
+    refused(fedwca("run", "model.safetensors"), "too large for a config file")
+
+
+def test_a_home_that_is_not_there_and_links_in_a_circle(fedwca: Fedwca, tmp_path: Path) -> None:
+    nobody = "~nosuchuser/images"
+    refused(fedwca("data", "check", nobody), "there is no home folder for ~nosuchuser")
+    refused(fedwca("reproduce", "main", "--data", nobody), "there is no home folder")
+    refused(fedwca("adapt-client", "run", "--data", nobody), "there is no home folder")
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    refused(fedwca("show", "circle"), "is not a run folder")
+
+
+def test_a_domain_is_shown_without_codes_for_the_terminal(
+    invoke: Callable[..., Any], npz_folder: Path
+) -> None:
+    (npz_folder / "dim.npz").rename(npz_folder / "dim\x1b[31m\udcff.npz")
+    said = invoke("data", "check", str(npz_folder))
+    assert said.code == 0
+    assert r"dim\u001b[31m\udcff" in said.out
 
 
 def test_values_that_no_parser_bears(fedwca: Fedwca, tmp_path: Path) -> None:
@@ -133,6 +163,9 @@ def test_a_nan_image_is_named(fedwca: Fedwca, npz_folder: Path) -> None:
         ({"images": np.full((3, 8, 8), 7.0)}, "outside 0..1"),
         ({"images": np.zeros((3, 8), np.uint8)}, "shape (3, 8"),
         ({"images": np.zeros((0, 8, 8), np.uint8)}, "at least one image"),
+        ({"images": np.zeros(())}, "images of shape ()"),
+        ({"images": np.zeros((0, 8, 8))}, "at least one image"),
+        ({"images": np.zeros((5, 0, 8))}, "at least one image"),
         (
             {"images": np.zeros((3, 8, 8), np.uint8), "labels": np.zeros(2, int)},
             "for each of its 3",

@@ -8,6 +8,7 @@ from fedwca.data.arrays import StackedPictures, stacked_pictures
 from fedwca.data.raw import Found, RawDomain, Request
 from fedwca.errors import UserError
 from fedwca.files import open_file
+from fedwca.notes import written_out
 
 __all__ = ["check_packing", "looks_like_npz", "most_unpacked", "npz", "npz_domain", "read_npz"]
 
@@ -24,7 +25,7 @@ def npz(request: Request) -> Found:
             f"there is no .npz file in {folder}: set data.path to a folder with one "
             "<domain>.npz (arrays 'images' and 'labels') for each domain"
         )
-    return Found(None, tuple(npz_domain(file.stem, file) for file in files))
+    return Found(None, tuple(npz_domain(written_out(file.stem), file) for file in files))
 
 
 def looks_like_npz(folder: Path) -> bool:
