@@ -1,8 +1,10 @@
 """The command line. Every mistake of the user gets one sentence and exit code 2."""
 
+import io
 import os
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -17,7 +19,7 @@ from fedwca.notes import printable
 from fedwca.paths import plain_path
 from fedwca.run_argument import Runs, run_path
 from fedwca.screen import Screen, show_grid
-from fedwca.stopping import StoppedError, stoppable
+from fedwca.stopping import GOES_ON, StoppedError, stoppable, watched
 from fedwca.tensorboard_cli import attach_tensorboard
 
 app = typer.Typer(
@@ -110,7 +112,8 @@ def _run_all(planned: list[Any], runs: Path, cache: Path | None) -> None:
     from fedwca.report.runs import read_run
 
     place = cache or default_cache()
-    folders = [run_experiment(e, runs, place, display_for(out)) for e in planned]
+    with watched(STOPPED):
+        folders = [run_experiment(e, runs, place, display_for(out)) for e in planned]
     _show_results([read_run(folder.path) for folder in folders])
 
 
@@ -260,7 +263,7 @@ Dry = Annotated[bool, typer.Option("--dry-run", help="only tell what would be ru
 
 
 @app.command()
-@stoppable("stopped; the same command goes on from where it was")
+@stoppable(GOES_ON)
 def reproduce(
     table: Named = None,
     listed: Listed = False,
@@ -390,6 +393,8 @@ attach_tensorboard(app)
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Entry point: turns every failure into a sentence and an exit code."""
     keep_freed_memory()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a path may hold what it has no letters for
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app(arguments, standalone_mode=True)
         code = 0
@@ -400,17 +405,29 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except StoppedError as stop:
         code = _complain(str(stop), stop.code)
         if stop.at_once:  # to take down Python and torch may take seconds on a busy machine
-            sys.stdout.flush()
+            with suppress(BrokenPipeError):  # its reader may have been stopped as well
+                sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
+        _drop_output()
     except BrokenPipeError:  # the reader has seen enough, as in `fedwca list | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         code = 0
-    except OSError as error:
-        code = _complain(disk_sentence(error))
     except Exception as error:
-        code = _complain(_MEMORY) if lacks_memory(error) else _report_bug(error)
+        code = _failed(error)
     sys.exit(code)
+
+
+def _drop_output() -> None:
+    """What nobody reads any more: Python would complain of it at its end."""
+    with suppress(OSError):  # where there is no file behind it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _failed(error: Exception) -> int:
+    if lacks_memory(error):
+        return _complain(_MEMORY)
+    return _complain(disk_sentence(error)) if isinstance(error, OSError) else _report_bug(error)
 
 
 def _complain(sentence: str, code: int = 2) -> int:
@@ -428,13 +445,18 @@ def _report_bug(error: Exception) -> int:
     """A fault of ours: keep the traceback for a report, show a sentence."""
     import tempfile
 
-    with tempfile.NamedTemporaryFile("w", prefix="fedwca-", suffix=".log", delete=False) as log:
+    shown = "what it shows with FEDWCA_DEBUG=1"
+    with (
+        suppress(OSError),  # there may be no folder to write into
+        tempfile.NamedTemporaryFile("w", prefix="fedwca-", suffix=".log", delete=False) as log,
+    ):
         traceback.print_exception(error, file=log)
+        shown = log.name
     if os.environ.get("FEDWCA_DEBUG"):
         traceback.print_exception(error)
     return _complain(
         f"fedwca failed unexpectedly ({type(error).__name__}: {error}); "
-        f"please report it with {log.name}",
+        f"please report it with {shown}",
         1,
     )
 

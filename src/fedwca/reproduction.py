@@ -22,6 +22,7 @@ from fedwca.report.reproduction import Outcome, accuracy_table, cluster_table, t
 from fedwca.report.runs import RunView, read_run
 from fedwca.report.tables import Grid
 from fedwca.screen import Screen, show_grid
+from fedwca.stopping import GOES_ON, watched
 
 __all__ = ["Reproduction", "wish"]
 
@@ -73,6 +74,12 @@ class Reproduction:
         if dry:
             return
         self._check_output()
+        with watched(GOES_ON):
+            self._run_all(cells, estimate)
+        for cell in cells:
+            self._read(cell)  # a damaged one was left out above: say so at last
+
+    def _run_all(self, cells: list[Cell], estimate: Estimate | None) -> None:
         done = 0
         try:
             for cell in cells:
@@ -81,8 +88,6 @@ class Reproduction:
         finally:
             if done_of(cells, self.runs):
                 self._present(cells, whole=done == len(cells))
-        for cell in cells:
-            self._read(cell)  # a damaged one was left out above: say so at last
 
     def _planned(self, cells: list[Cell]) -> Estimate | None:
         """Check the data, say what is to be done; None if nothing is."""

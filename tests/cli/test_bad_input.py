@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from fedwca.engines.records import save_records
+from fedwca.errors import disk_sentence
 from fedwca.methods import Record
 from fedwca.report.runs import find_runs
 from fuzzing.door import within_bounds
@@ -121,6 +122,78 @@ def test_too_little_memory_is_a_sentence(
 
         monkeypatch.setattr("fedwca.experiments.runner.load_data", fail)
         refused(run_tiny(fedwca, npz_folder), "too little memory")
+
+
+@pytest.mark.parametrize("number", [errno.ENOMEM, errno.EAGAIN])
+def test_a_worker_that_cannot_be_started_is_no_matter_of_paths(
+    fedwca: Fedwca, npz_folder: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fedwca.experiments.runner.load_data", fail)
+    refused(run_tiny(fedwca, npz_folder), "too little memory", "workers")
+
+
+def test_what_a_disk_refuses_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "w.pth"
+    file.write_bytes(b"")
+
+    def sentence(number: int, path: Path) -> str:
+        return disk_sentence(OSError(number, os.strerror(number), str(path)))
+
+    assert "the disk is full" in sentence(errno.EDQUOT, file)
+    assert "cannot write" in sentence(errno.EACCES, tmp_path / "new")
+    assert "cannot write" in sentence(errno.EROFS, file)
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.R_OK)  # root may read all
+    assert f"cannot read {file}" in sentence(errno.EACCES, file)
+
+
+def test_a_bug_is_told_even_where_no_log_can_be_written(
+    invoke: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise LookupError("ours")
+
+    def no_folder(*_: object, **__: object) -> None:
+        raise FileNotFoundError("No usable temporary directory")
+
+    monkeypatch.setattr("fedwca.report.runs.find_runs", fail)
+    monkeypatch.setattr("tempfile.NamedTemporaryFile", no_folder)
+    said = invoke("list")
+    assert said.code == 1
+    assert "failed unexpectedly (LookupError: ours); please report it with what" in said.err
+
+
+def test_letters_that_the_output_does_not_have_end_no_run(npz_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "猫\udcff"
+    shutil.copytree(npz_folder, folder)
+    command = [sys.executable, "-m", "fedwca.cli", "data", "check", str(folder)]
+    latin = {**os.environ, "PYTHONIOENCODING": "iso-8859-1", "FEDWCA_CACHE": str(tmp_path / "c")}
+    said = subprocess.run(command, env=latin, capture_output=True, cwd=tmp_path, check=False)
+    assert (said.returncode, said.stderr) == (0, b"")
+    assert rb"\u732b\udcff" in said.stdout
+
+
+def test_a_run_that_nobody_reads_is_stopped_and_says_so(npz_folder: Path, tmp_path: Path) -> None:
+    words = ["run", *TINY, f"--set=data.path={npz_folder}", "--set=training.rounds=50"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "fedwca.cli", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        env={**os.environ, "FEDWCA_CACHE": str(tmp_path / "cache")},
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.readline()
+        process.stdout.close()
+        told = process.stderr.read().decode()
+    assert process.returncode == 128 + 13
+    assert told == (
+        "error: nobody reads the output any more: stopped; "
+        "the same command goes on from the last finished round\n"
+    )
 
 
 def test_a_near_miss_and_a_wrong_type(fedwca: Fedwca) -> None:
