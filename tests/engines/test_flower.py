@@ -541,5 +541,5 @@ def test_a_plan_of_a_network_that_no_message_holds_builds_none(
     monkeypatch.setattr("fedwca.deploy.plan.MOST_WEIGHTS", weights - 1)
     drawn = torch.random.get_rng_state()
     with pytest.raises(WireError, match="too large to be sent"):
-        plan.build_model()
+        plan.sketch()
     assert torch.equal(torch.random.get_rng_state(), drawn)

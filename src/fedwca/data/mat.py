@@ -17,7 +17,7 @@ from fedwca.files import open_file
 __all__ = ["mat_arrays", "mat_shapes"]
 
 _PACKED = 15  # the kind of an element that zlib has packed
-_BLOCK = 1 << 16  # bytes of it at a time: no more than a thousand times that come out
+_BLOCK = 1 << 12  # bytes of it at a time: no more than a thousand times that come out
 _WIDEST = 8  # bytes of a number
 
 

@@ -1,6 +1,5 @@
 """What a site must know of a run: the settings that the server sends it, and no path."""
 
-from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -44,13 +43,20 @@ class Plan(BaseModel):
 
     def build_model(self, device: str = "cpu") -> DomainModel:
         """A network with random weights, which are all replaced before use."""
-        with suppress(NotImplementedError), torch.device("meta"):  # as in `load_described`
-            sketch = self._network()
-            if sum(tensor.numel() for tensor in sketch.state_dict().values()) > MOST_WEIGHTS:
-                raise WireError(f"the run's network, {self.backbone}, is too large to be sent")
         model = self._network()
         model.freeze_classifier()
         return model.to(torch.device(device)).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+    def sketch(self) -> DomainModel:
+        """The network without its weights, to compare with what comes before it is built."""
+        try:
+            with torch.device("meta"):
+                sketch = self._network()
+        except NotImplementedError:  # torchvision's RegNet has no sketch
+            sketch = self._network()
+        if sum(tensor.numel() for tensor in sketch.state_dict().values()) > MOST_WEIGHTS:
+            raise WireError(f"the run's network, {self.backbone}, is too large to be sent")
+        return sketch
 
     def _network(self) -> DomainModel:
         kinds = {"classifier": self.classifier, "stride_on": self.stride_on}
