@@ -38,7 +38,7 @@ class ImageFiles:
     def decode(self, rows: NDArray[np.int64], size: int) -> Iterator[Picture | Broken]:
         """The images of those rows, in that order, chunk by chunk so that memory stays flat."""
         # Threads do, for Pillow frees the GIL.
-        pool = ThreadPoolExecutor(min(_MOST_WORKERS, cores()))
+        pool, at_rest = ThreadPoolExecutor(min(_MOST_WORKERS, cores())), True
         try:
             for start in range(0, len(rows), _CHUNK):
                 chunk = [self.files[row] for row in rows[start : start + _CHUNK]]
@@ -46,10 +46,12 @@ class ImageFiles:
                 # restored before the caller goes on.
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
+                    at_rest = False
                     decoded = list(pool.map(partial(_decode_one, size=size), chunk))
+                    at_rest = True
                 yield from decoded
-        finally:  # at Ctrl-C without waiting for images that are being decoded
-            pool.shutdown(wait=False, cancel_futures=True)
+        finally:  # Ctrl-C does not wait for images that are being decoded
+            pool.shutdown(wait=at_rest, cancel_futures=True)
 
 
 def _decode_one(file: Path, size: int) -> Picture | Broken:
