@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedwca.machine import keep_freed_memory
+from fedwca.paths import plain_path
 from fedwca.report.records import flat_records
 from fedwca.report.runs import RunView, read_run
 
@@ -44,9 +45,9 @@ def run(
 
     keep_freed_memory()
     experiment = _experiment(config, overrides or {})
-    place = default_cache() if cache is None else Path(cache).expanduser()
+    place = default_cache() if cache is None else plain_path(cache)
     progress = None if quiet else display_for(Screen())
-    folder = run_experiment(experiment, Path(runs).expanduser(), place, progress)
+    folder = run_experiment(experiment, plain_path(runs), place, progress)
     return open_run(folder.path, cache=place)
 
 
@@ -57,14 +58,14 @@ def _experiment(
 
     if isinstance(config, Mapping):
         return resolve(config, [*overrides.items()])
-    path = None if config is None else Path(config).expanduser()
+    path = None if config is None else plain_path(config)
     return read_experiment(path, [*overrides.items()])
 
 
 def open_run(path: StrPath, *, cache: StrPath | None = None) -> "Run":
     """Open a run folder, finished or not, as it is now."""
-    folder = Path(path).expanduser().resolve()
-    return Run(read_run(folder), None if cache is None else Path(cache).expanduser())
+    folder = plain_path(path).resolve()
+    return Run(read_run(folder), None if cache is None else plain_path(cache))
 
 
 class Run:

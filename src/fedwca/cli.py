@@ -1,8 +1,10 @@
 """The command line. Every mistake of the user gets one sentence and exit code 2."""
 
+import io
 import os
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -14,9 +16,10 @@ from fedwca.errors import UserError, disk_sentence
 from fedwca.machine import keep_freed_memory, lacks_memory
 from fedwca.models_cli import attach_model_commands
 from fedwca.notes import printable
+from fedwca.paths import plain_path
 from fedwca.run_argument import Runs, run_path
 from fedwca.screen import Screen, show_grid
-from fedwca.stopping import StoppedError, stoppable
+from fedwca.stopping import GOES_ON, StoppedError, stoppable, watched
 from fedwca.tensorboard_cli import attach_tensorboard
 
 app = typer.Typer(
@@ -109,7 +112,8 @@ def _run_all(planned: list[Any], runs: Path, cache: Path | None) -> None:
     from fedwca.report.runs import read_run
 
     place = cache or default_cache()
-    folders = [run_experiment(e, runs, place, display_for(out)) for e in planned]
+    with watched(STOPPED):
+        folders = [run_experiment(e, runs, place, display_for(out)) for e in planned]
     _show_results([read_run(folder.path) for folder in folders])
 
 
@@ -261,7 +265,7 @@ Dry = Annotated[bool, typer.Option("--dry-run", help="only tell what would be ru
 
 
 @app.command()
-@stoppable("stopped; the same command goes on from where it was")
+@stoppable(GOES_ON)
 def reproduce(
     table: Named = None,
     listed: Listed = False,
@@ -308,17 +312,19 @@ Folder = Annotated[
 
 
 @data_app.command()
+@stoppable("stopped; domains that were decoded whole are kept")
 def check(folder: Folder, benchmark: BenchmarkName = None, cache: Cache = None) -> None:
     """Count images, classes and sizes, and say what is missing or cannot be read.
 
-    Every image is decoded for that, and kept in the cache for runs.
+    Every image is decoded for that, and kept in the cache for runs; what is there already is
+    compared with its digest.
 
     Example: fedwca data check my-images
     """
     from fedwca.data.check import next_step, overview
     from fedwca.report.tables import Grid
 
-    path, loaded = _load_folder(folder, benchmark, cache)
+    path, loaded = _load_folder(folder, benchmark, cache, thorough=True)
     header, rows = overview(loaded)
     classes = f"{len(loaded.classes)} classes" if loaded.classes else "no class known"
     show_grid(out, Grid(f"{folder}: {loaded.name}, {classes}", header, rows))
@@ -330,6 +336,7 @@ def check(folder: Folder, benchmark: BenchmarkName = None, cache: Cache = None) 
 
 
 @data_app.command()
+@stoppable("stopped; domains that were decoded whole are kept")
 def preview(
     folder: Folder = "mini-digits",
     output: Annotated[
@@ -363,17 +370,19 @@ def preview(
     out.say(f"Wrote {output} ({sheet.width}×{sheet.height}).")
 
 
-def _load_folder(folder: str, benchmark: str | None, cache: Path | None) -> tuple[Path | None, Any]:
+def _load_folder(
+    folder: str, benchmark: str | None, cache: Path | None, thorough: bool = False
+) -> tuple[Path | None, Any]:
     """A benchmark by its folder, or by its name where it has no files (then None and it)."""
     from fedwca.data import BENCHMARKS, Request, default_cache, load_benchmark, recognise
     from fedwca.experiments.defaults import defaults
     from fedwca.progress_display import display_for
 
     without_files = [name for name, loader in BENCHMARKS.items() if loader.looks_like is None]
-    path = None if folder in without_files else Path(folder).expanduser()
+    path = None if folder in without_files else plain_path(folder)
     name = benchmark or (folder if path is None else recognise(path))
     size = defaults(name, "", "").get("data", {}).get("image_size", 32)
-    request = Request(path, cache or default_cache(), image_size=size)
+    request = Request(path, cache or default_cache(), image_size=size, thorough=thorough)
     return path, load_benchmark(name, request, display_for(out).note)
 
 
@@ -386,6 +395,8 @@ attach_tensorboard(app)
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Entry point: turns every failure into a sentence and an exit code."""
     keep_freed_memory()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a path may hold what it has no letters for
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app(arguments, standalone_mode=True)
         code = 0
@@ -396,17 +407,29 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except StoppedError as stop:
         code = _complain(str(stop), stop.code)
         if stop.at_once:  # to take down Python and torch may take seconds on a busy machine
-            sys.stdout.flush()
+            with suppress(BrokenPipeError):  # its reader may have been stopped as well
+                sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
+        _drop_output()
     except BrokenPipeError:  # the reader has seen enough, as in `fedwca list | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         code = 0
-    except OSError as error:
-        code = _complain(disk_sentence(error))
     except Exception as error:
-        code = _complain(_MEMORY) if lacks_memory(error) else _report_bug(error)
+        code = _failed(error)
     sys.exit(code)
+
+
+def _drop_output() -> None:
+    """What nobody reads any more: Python would complain of it at its end."""
+    with suppress(OSError):  # where there is no file behind it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _failed(error: Exception) -> int:
+    if lacks_memory(error):
+        return _complain(_MEMORY)
+    return _complain(disk_sentence(error)) if isinstance(error, OSError) else _report_bug(error)
 
 
 def _complain(sentence: str, code: int = 2) -> int:
@@ -424,13 +447,18 @@ def _report_bug(error: Exception) -> int:
     """A fault of ours: keep the traceback for a report, show a sentence."""
     import tempfile
 
-    with tempfile.NamedTemporaryFile("w", prefix="fedwca-", suffix=".log", delete=False) as log:
+    shown = "what it shows with FEDWCA_DEBUG=1"
+    with (
+        suppress(OSError),  # there may be no folder to write into
+        tempfile.NamedTemporaryFile("w", prefix="fedwca-", suffix=".log", delete=False) as log,
+    ):
         traceback.print_exception(error, file=log)
+        shown = log.name
     if os.environ.get("FEDWCA_DEBUG"):
         traceback.print_exception(error)
     return _complain(
         f"fedwca failed unexpectedly ({type(error).__name__}: {error}); "
-        f"please report it with {log.name}",
+        f"please report it with {shown}",
         1,
     )
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fedwca.errors import UserError
+from fedwca.paths import plain_path
 from fedwca.screen import Screen, show_grid
 
 __all__ = ["deploy_app"]
@@ -122,16 +123,16 @@ def client(
 
     kit = site_kit(folder, site)
     for path in (data, test):
-        if path is not None and not path.expanduser().is_dir():
+        if path is not None and not plain_path(path).is_dir():
             raise UserError(f"there is no folder {path}: give the folder of the site's images")
     if not 0 <= threads <= 1024:
         raise UserError("--threads is the number of threads: give 1 to 1024")
     if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", device):
         raise UserError(f"there is no device {device!r}: give cpu, cuda, cuda:1 or mps")
     local: dict[str, Any] = {
-        "data": str(data.expanduser().resolve()),
-        "test": str(test.expanduser().resolve()) if test else None,
-        "cache": str((cache or kit.folder / "cache").expanduser().resolve()),
+        "data": str(plain_path(data).resolve()),
+        "test": str(plain_path(test).resolve()) if test else None,
+        "cache": str(plain_path(cache or kit.folder / "cache").resolve()),
         "device": device,
         "threads": threads,
     }

@@ -2,6 +2,7 @@
 
 import difflib
 import errno
+import os
 from collections.abc import Iterable
 
 __all__ = ["UserError", "did_you_mean", "disk_sentence"]
@@ -32,8 +33,14 @@ def did_you_mean(word: object, known: Iterable[str], otherwise: str = "") -> str
 def disk_sentence(error: OSError) -> str:
     """What the user can do about a disk that is full, read-only or broken."""
     where = f" {error.filename}" if error.filename else ""
-    if error.errno == errno.ENOSPC:
+    if error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", None)):  # Windows has no quota
         return f"the disk is full{where}: free some space and run the same command again"
+    if error.errno in (errno.EACCES, errno.EPERM) and _is_shut(error.filename):
+        return f"cannot read{where} ({error.strerror}): make it readable, or give another file"
     if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
         return f"cannot write{where} ({error.strerror}): choose another --runs or --cache folder"
     return f"cannot use{where} ({error.strerror or error}): check the path and try again"
+
+
+def _is_shut(path: str | None) -> bool:
+    return path is not None and os.path.isfile(path) and not os.access(path, os.R_OK)

@@ -1,6 +1,7 @@
 """What the machine has, and how this process uses it."""
 
 import ctypes
+import errno
 import os
 import sys
 
@@ -13,8 +14,9 @@ _KEPT = 1 << 30
 # library is loaded.
 _WANT_OF_MEMORY = (
     *("allocate memory", "DefaultCPUAllocator", "bad_alloc", "not enough memory"),
-    *("out of memory", "failed to map segment"),
+    *("out of memory", "failed to map segment", "can't start new thread"),
 )
+_NO_ROOM = (errno.ENOMEM, errno.EAGAIN)  # the second where a process cannot be started
 
 
 def cores() -> int:
@@ -38,4 +40,6 @@ def keep_freed_memory() -> None:
 
 def lacks_memory(error: Exception) -> bool:
     """Whether it was raised for want of memory."""
-    return isinstance(error, MemoryError) or any(words in str(error) for words in _WANT_OF_MEMORY)
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) in _NO_ROOM:
+        return True
+    return any(words in str(error) for words in _WANT_OF_MEMORY)

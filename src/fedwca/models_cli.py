@@ -1,6 +1,7 @@
 """The commands that make use of a run: `export`, `predict`, `adapt-client`."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from enum import Enum
@@ -10,8 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from fedwca.errors import UserError
+from fedwca.notes import written_out
 from fedwca.run_argument import Runs, run_path
 from fedwca.screen import Screen, show_grid
+from fedwca.stopping import stoppable
 
 __all__ = ["attach_model_commands"]
 
@@ -93,6 +96,7 @@ def export(
         out.say(f"{model}  (card: {card.name})")
 
 
+@stoppable("stopped")
 def predict(
     model: Model,
     images: Images,
@@ -139,9 +143,7 @@ def _as_json(said: Any) -> str:
 
 
 def _shown(name: object) -> str:
-    from fedwca.data.image_files import printable
-
-    return printable(str(name))
+    return written_out(str(name))
 
 
 def _with_bar(items: Iterator[Any], total: int) -> Iterator[Any]:
@@ -158,6 +160,7 @@ def _with_bar(items: Iterator[Any], total: int) -> Iterator[Any]:
         yield from bar.track(items, total=total, description="predicting")
 
 
+@stoppable("stopped")
 def adapt_client(
     run: Finished,
     data: Data,
@@ -176,8 +179,9 @@ def adapt_client(
     from fedwca.experiments.export import deliver
     from fedwca.experiments.newcomer import adapt_newcomer
     from fedwca.files import file_names
+    from fedwca.paths import plain_path
 
-    called = name or data.expanduser().resolve().name
+    called = name or Path(os.path.realpath(plain_path(data))).name
     target = output or Path(f"{file_names([called])[called]}.safetensors")
     if target.suffix not in (".safetensors", ".onnx"):
         raise UserError(f"a model cannot be written as {target}: end it in .safetensors or .onnx")

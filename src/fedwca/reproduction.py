@@ -14,6 +14,7 @@ from fedwca.experiments.runner import load_data, run_experiment
 from fedwca.experiments.scales import check_scale, described
 from fedwca.experiments.tables import TABLES, check_table
 from fedwca.files import write_atomically
+from fedwca.paths import plain_path
 from fedwca.progress_display import display_for
 from fedwca.report.documents import as_csv, latex_document, markdown_document
 from fedwca.report.paper import CLUSTERS, notes, printed
@@ -21,6 +22,7 @@ from fedwca.report.reproduction import Outcome, accuracy_table, cluster_table, t
 from fedwca.report.runs import RunView, read_run
 from fedwca.report.tables import Grid
 from fedwca.screen import Screen, show_grid
+from fedwca.stopping import GOES_ON, watched
 
 __all__ = ["Reproduction", "wish"]
 
@@ -37,7 +39,7 @@ def wish(
 ) -> Wanted:
     """What the command line asks for, its names checked."""
     check_table(table)
-    path = data.expanduser() if data else None
+    path = plain_path(data) if data else None
     return Wanted(
         table,
         check_scale(scale),
@@ -72,6 +74,12 @@ class Reproduction:
         if dry:
             return
         self._check_output()
+        with watched(GOES_ON):
+            self._run_all(cells, estimate)
+        for cell in cells:
+            self._read(cell)  # a damaged one was left out above: say so at last
+
+    def _run_all(self, cells: list[Cell], estimate: Estimate | None) -> None:
         done = 0
         try:
             for cell in cells:
@@ -80,8 +88,6 @@ class Reproduction:
         finally:
             if done_of(cells, self.runs):
                 self._present(cells, whole=done == len(cells))
-        for cell in cells:
-            self._read(cell)  # a damaged one was left out above: say so at last
 
     def _planned(self, cells: list[Cell]) -> Estimate | None:
         """Check the data, say what is to be done; None if nothing is."""

@@ -1,5 +1,6 @@
 """How a command is told which run is meant: by its folder, or by its name below --runs."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -21,4 +22,5 @@ Runs = Annotated[
 
 def run_path(folder: Path, runs: Path) -> Path:
     """A run's folder, given as such or by its name."""
-    return (folder if folder.exists() else runs / folder).resolve()
+    # Unlike Path.resolve, it bears links in a circle.
+    return Path(os.path.realpath(folder if folder.exists() else runs / folder))

@@ -7,7 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["StoppedError", "stoppable"]
+__all__ = ["GOES_ON", "StoppedError", "stoppable", "watched"]
+
+GOES_ON = "stopped; the same command goes on from where it was"
+_DEAF = 2.0  # seconds that stopping may take
+_SIGPIPE = 13  # which Windows does not have
 
 
 class StoppedError(Exception):
@@ -22,7 +26,7 @@ class StoppedError(Exception):
 
 
 @contextmanager
-def stoppable(sentence: str, deaf: float = 2.0) -> Iterator[None]:
+def stoppable(sentence: str, deaf: float = _DEAF) -> Iterator[None]:
     """Both signals raise KeyboardInterrupt here, which leaves as a `StoppedError`.
 
     Whoever presses again within `deaf` seconds only hastens: what is being ended goes on.
@@ -52,3 +56,13 @@ def stoppable(sentence: str, deaf: float = 2.0) -> Iterator[None]:
         for number, handler in before.items():
             # Stopped, the process is about to end, and Python's way out is not to be cut short.
             signal.signal(number, signal.SIG_IGN if asked else handler)
+
+
+@contextmanager
+def watched(sentence: str) -> Iterator[None]:
+    """Work that tells how it goes: whoever stops reading, as in `… | head -1`, stops it."""
+    try:
+        yield
+    except BrokenPipeError:
+        told = f"nobody reads the output any more: {sentence}"
+        raise StoppedError(told, _SIGPIPE, at_once=False) from None

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from fedwca.engines.records import save_records
+from fedwca.errors import disk_sentence
 from fedwca.methods import Record
 from fedwca.report.runs import find_runs
+from fuzzing.door import within_bounds
 from fuzzing.weights import lying_npz
 from tiny_settings import TINY
 
@@ -60,6 +62,35 @@ def test_a_config_that_is_not_toml(fedwca: Fedwca, tmp_path: Path) -> None:
     refused(fedwca("run", str(tmp_path)), "cannot be read")
 
 
+def test_what_is_no_config_file_at_all_is_not_read_whole(
+    fedwca: Fedwca, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "pipe.toml")
+    with within_bounds(seconds=20):
+        refused(fedwca("run", "pipe.toml"), "pipe.toml cannot be read", "not a regular file")
+        refused(fedwca("run", "/dev/zero"), "/dev/zero cannot be read")
+    (tmp_path / "model.safetensors").write_bytes(b"#" * (1 << 20) + b"#")
+    refused(fedwca("run", "model.safetensors"), "too large for a config file")
+
+
+def test_a_home_that_is_not_there_and_links_in_a_circle(fedwca: Fedwca, tmp_path: Path) -> None:
+    nobody = "~nosuchuser/images"
+    refused(fedwca("data", "check", nobody), "there is no home folder for ~nosuchuser")
+    refused(fedwca("reproduce", "main", "--data", nobody), "there is no home folder")
+    refused(fedwca("adapt-client", "run", "--data", nobody), "there is no home folder")
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    refused(fedwca("show", "circle"), "is not a run folder")
+
+
+def test_a_domain_is_shown_without_codes_for_the_terminal(
+    invoke: Callable[..., Any], npz_folder: Path
+) -> None:
+    (npz_folder / "dim.npz").rename(npz_folder / "dim\x1b[31m\udcff.npz")
+    said = invoke("data", "check", str(npz_folder))
+    assert said.code == 0
+    assert r"dim\u001b[31m\udcff" in said.out
+
+
 def test_values_that_no_parser_bears(fedwca: Fedwca, tmp_path: Path) -> None:
     for value in ("9" * 5000, "0x" + "f" * 5000, "[" * 3000 + "]" * 3000):
         (tmp_path / "wild.toml").write_text(f"[training]\nlr = {value}\n")
@@ -91,6 +122,78 @@ def test_too_little_memory_is_a_sentence(
 
         monkeypatch.setattr("fedwca.experiments.runner.load_data", fail)
         refused(run_tiny(fedwca, npz_folder), "too little memory")
+
+
+@pytest.mark.parametrize("number", [errno.ENOMEM, errno.EAGAIN])
+def test_a_worker_that_cannot_be_started_is_no_matter_of_paths(
+    fedwca: Fedwca, npz_folder: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fedwca.experiments.runner.load_data", fail)
+    refused(run_tiny(fedwca, npz_folder), "too little memory", "workers")
+
+
+def test_what_a_disk_refuses_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "w.pth"
+    file.write_bytes(b"")
+
+    def sentence(number: int, path: Path) -> str:
+        return disk_sentence(OSError(number, os.strerror(number), str(path)))
+
+    assert "the disk is full" in sentence(errno.EDQUOT, file)
+    assert "cannot write" in sentence(errno.EACCES, tmp_path / "new")
+    assert "cannot write" in sentence(errno.EROFS, file)
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.R_OK)  # root may read all
+    assert f"cannot read {file}" in sentence(errno.EACCES, file)
+
+
+def test_a_bug_is_told_even_where_no_log_can_be_written(
+    invoke: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise LookupError("ours")
+
+    def no_folder(*_: object, **__: object) -> None:
+        raise FileNotFoundError("No usable temporary directory")
+
+    monkeypatch.setattr("fedwca.report.runs.find_runs", fail)
+    monkeypatch.setattr("tempfile.NamedTemporaryFile", no_folder)
+    said = invoke("list")
+    assert said.code == 1
+    assert "failed unexpectedly (LookupError: ours); please report it with what" in said.err
+
+
+def test_letters_that_the_output_does_not_have_end_no_run(npz_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "猫\udcff"
+    shutil.copytree(npz_folder, folder)
+    command = [sys.executable, "-m", "fedwca.cli", "data", "check", str(folder)]
+    latin = {**os.environ, "PYTHONIOENCODING": "iso-8859-1", "FEDWCA_CACHE": str(tmp_path / "c")}
+    said = subprocess.run(command, env=latin, capture_output=True, cwd=tmp_path, check=False)
+    assert (said.returncode, said.stderr) == (0, b"")
+    assert rb"\u732b\udcff" in said.stdout
+
+
+def test_a_run_that_nobody_reads_is_stopped_and_says_so(npz_folder: Path, tmp_path: Path) -> None:
+    words = ["run", *TINY, f"--set=data.path={npz_folder}", "--set=training.rounds=50"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "fedwca.cli", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        env={**os.environ, "FEDWCA_CACHE": str(tmp_path / "cache")},
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.readline()
+        process.stdout.close()
+        told = process.stderr.read().decode()
+    assert process.returncode == 128 + 13
+    assert told == (
+        "error: nobody reads the output any more: stopped; "
+        "the same command goes on from the last finished round\n"
+    )
 
 
 def test_a_near_miss_and_a_wrong_type(fedwca: Fedwca) -> None:
@@ -133,6 +236,9 @@ def test_a_nan_image_is_named(fedwca: Fedwca, npz_folder: Path) -> None:
         ({"images": np.full((3, 8, 8), 7.0)}, "outside 0..1"),
         ({"images": np.zeros((3, 8), np.uint8)}, "shape (3, 8"),
         ({"images": np.zeros((0, 8, 8), np.uint8)}, "at least one image"),
+        ({"images": np.zeros(())}, "images of shape ()"),
+        ({"images": np.zeros((0, 8, 8))}, "at least one image"),
+        ({"images": np.zeros((5, 0, 8))}, "at least one image"),
         (
             {"images": np.zeros((3, 8, 8), np.uint8), "labels": np.zeros(2, int)},
             "for each of its 3",

@@ -19,10 +19,10 @@ from PIL import Image
 
 from conftest import draw_domain
 from fedwca.core.weights import cluster_weights
-from fedwca.data.image_files import printable
 from fedwca.experiments.model_card import card_text, plain
 from fedwca.experiments.store import RunFolder
 from fedwca.models import Description, load_described, read_description
+from fedwca.notes import written_out
 
 Invoke = Callable[..., Any]
 
@@ -403,4 +403,4 @@ def test_a_card_takes_no_name_for_markup(name: str) -> None:
     shown = re.search(r"^# Model of (.*)$", card, re.M)
     assert shown
     text = html.unescape(re.sub(r"\\(.)", r"\1", shown[1]))
-    assert text[:199] == printable(name)[:199]
+    assert text[:199] == written_out(name)[:199]

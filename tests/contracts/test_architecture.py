@@ -11,7 +11,7 @@ from fedwca.methods import METHODS
 
 ROOT = Path(fedwca.__file__).parent
 
-EVERYWHERE = ("errors", "files", "leftovers", "machine", "notes", "parsing")
+EVERYWHERE = ("errors", "files", "leftovers", "machine", "notes", "parsing", "paths")
 
 # Every room, and the rooms that it may know.
 ALLOWED = {

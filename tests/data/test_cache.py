@@ -1,6 +1,7 @@
 """Decode once: entries by content, damaged ones made anew, memory that does not grow."""
 
 import os
+import shutil
 import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fedwca.data import cache
 from fedwca.data.benchmarks import load_benchmark
 from fedwca.data.cache import default_cache, stored_domain
 from fedwca.data.npz import read_npz
@@ -173,6 +175,48 @@ def test_a_damaged_entry_is_made_anew(request_: Request, name: str, how: str) ->
     found = stored_domain(domain(made), request_)
     assert found.images[:, 0, 0, 0].tolist() == [0, 1, 2, 3, 4]
     assert len(made.decoded) == 10
+
+
+@pytest.mark.parametrize("name", ["index.json", "images.npy", "labels.npy", "rows.npy"])
+def test_a_flipped_bit_in_an_entry_is_noticed(request_: Request, name: str) -> None:
+    made = Made(5)
+    stored_domain(domain(made), request_)
+    (file,) = request_.cache.rglob(name)
+    content = bytearray(file.read_bytes())
+    content[-8] ^= 4
+    file.write_bytes(content)
+    found = stored_domain(domain(made), request_)
+    assert found.images[:, 0, 0, 0].tolist() == found.labels.tolist() == [0, 1, 2, 3, 4]
+    assert found.files == tuple(f"{row}.jpg" for row in range(5))
+    assert len(made.decoded) == 10
+
+
+def test_pixels_that_a_disk_changed_in_silence_are_noticed_by_a_thorough_look(
+    request_: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedwca.data.cache._size_and_times", lambda file: (1, 2, 3))
+    made = Made(5)
+    stored_domain(domain(made), request_)
+    (file,) = request_.cache.rglob("images.npy")
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    stored_domain(domain(made), request_)
+    assert len(made.decoded) == 5
+    assert stored_domain(domain(made), replace(request_, thorough=True)).images[-1].max() == 4
+    assert len(made.decoded) == 10
+
+
+def test_a_cache_that_was_copied_is_read_whole_but_once(
+    request_: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, hashed = Made(5), []
+    stored_domain(domain(made), request_)
+    copy = replace(request_, cache=tmp_path / "copy")
+    shutil.copytree(request_.cache, copy.cache)
+    digest = cache._content_digest
+    monkeypatch.setattr(cache, "_content_digest", lambda *a: hashed.append(1) or digest(*a))
+    for _ in range(3):
+        assert len(stored_domain(domain(made), copy)) == 5
+    assert (len(made.decoded), len(hashed)) == (5, 1)
 
 
 def test_a_failure_while_decoding_leaves_no_entry_behind(request_: Request) -> None:

@@ -20,9 +20,10 @@ from fedwca.data.decode import (
     image_files,
     look_into,
 )
-from fedwca.data.image_files import image_domain, listed, plain_name, printable
+from fedwca.data.image_files import ImageFiles, image_domain, listed, plain_name
 from fedwca.data.raw import Broken, Picture
 from fedwca.errors import UserError
+from fedwca.notes import written_out
 from fuzzing.door import within_bounds
 from fuzzing.pictures import BOMBS, odd_places
 from image_folders import decoded, put_images
@@ -420,7 +421,9 @@ def test_names_are_compared_by_letters_and_digits() -> None:
 
 
 def test_names_are_shown_without_line_breaks_terminal_codes_or_stray_bytes() -> None:
-    assert printable("a\nb\x1b[31mc\udcffd Straße 猫") == r"a\u000ab\u001b[31mc\udcffd Straße 猫"
+    assert written_out("a\nb") != written_out("a\\nb") == "a\\nb"
+    assert written_out("\u202e📷") == "\\u202e📷"
+    assert written_out("a\nb\x1b[31mc\udcffd Straße 猫") == r"a\u000ab\u001b[31mc\udcffd Straße 猫"
 
 
 def test_too_little_memory_is_not_the_files_fault(
@@ -475,3 +478,24 @@ def test_large_images_are_decoded_one_at_a_time(
         worker.join(0.2)
         assert worker.is_alive()
     worker.join()
+
+
+def test_an_interrupt_waits_for_no_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on, done = threading.Event(), threading.Event(), []
+
+    def decode(path: Path, size: int) -> Picture:
+        if path.name == "first":
+            begun.wait(60)
+            raise KeyboardInterrupt
+        begun.set()
+        go_on.wait(10)
+        done.append(path)
+        return Picture(np.zeros((size, size, 3), np.uint8), size, size)
+
+    monkeypatch.setattr("fedwca.data.image_files.decode_image", decode)
+    monkeypatch.setattr("fedwca.data.image_files.cores", lambda: 2)
+    files = ImageFiles((Path("first"), Path("second"), Path("third")), np.zeros(3, np.int64))
+    with pytest.raises(KeyboardInterrupt):
+        list(files.decode(np.arange(3), 4))
+    assert done == []
+    go_on.set()

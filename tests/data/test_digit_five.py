@@ -3,6 +3,7 @@
 import gzip
 import os
 import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -413,6 +414,28 @@ def test_mat_files_cut_short_are_named(tmp_path: Path, kept: float) -> None:
     content = file.read_bytes()
     file.write_bytes(content[: int(kept * len(content))])
     assert str(file) in complaint(tmp_path, "mnist_m")
+
+
+def test_mat_files_that_would_fill_the_memory_are_not_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedwca.data.npz._LARGE", 1 << 20)
+    mnist_m_mat(tmp_path, train=np.zeros((1000, 28, 28, 3), np.uint8))
+    assert "mnistm_with_label.mat would unpack to" in complaint(tmp_path, "mnist_m")
+
+
+def test_what_a_mat_file_says_of_its_size_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedwca.data.npz._LARGE", 1 << 20)
+    file = tmp_path / "usps_28x28.mat"
+    cells = np.empty((2, 2), object)
+    cells[:] = [[np.zeros((3000, 1, 28, 28), np.uint8), np.zeros(1)]] * 2
+    savemat(file, {"dataset": cells})
+    plain = file.read_bytes()
+    packed = zlib.compress(plain[128:])
+    file.write_bytes(plain[:128] + struct.pack("<II", 15, len(packed)) + packed)
+    assert "usps_28x28.mat would unpack to" in complaint(tmp_path, "usps")
 
 
 def test_mat_files_of_version_7_3_are_to_be_saved_anew(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from federation import same
 from fedwca.data.domains import Benchmark
@@ -539,3 +540,15 @@ def test_a_round_done_again_after_a_crash_is_no_replay(world: World) -> None:
     world.run(engine, told, start=first)
     assert not any("refused" in line for line in told.lines)
     assert told.sites["dim"]["refused"] == 0
+
+
+def test_a_plan_of_a_network_that_no_message_holds_builds_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = plan_for(settings("fedavg"), ("a", "b"))
+    weights = sum(tensor.numel() for tensor in plan.build_model().state_dict().values())
+    monkeypatch.setattr("fedwca.deploy.plan.MOST_WEIGHTS", weights - 1)
+    drawn = torch.random.get_rng_state()
+    with pytest.raises(WireError, match="too large to be sent"):
+        plan.sketch()
+    assert torch.equal(torch.random.get_rng_state(), drawn)

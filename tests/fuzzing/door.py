@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import re
 import resource
 import signal
 import tempfile
@@ -14,7 +15,8 @@ from typing import Any, NamedTuple
 from fedwca.cli import main
 
 OWN = ("work/runs", "work/cache", "work/made")  # below a place: what a command may write into
-_ROOM = 3 << 30  # bytes that a call may take beyond what the process has
+_ROOM = 3 << 30  # bytes that a call may ask for beyond what the process has
+_GROWTH = 3 << 29  # bytes that it may use of them: no input here needs so much
 _PATIENCE = 60  # seconds
 
 
@@ -78,6 +80,7 @@ def check(said: Said, asked: object) -> None:
     """What holds for every input."""
     assert said.code in (0, 2), f"{asked} ended with {said.code}: {said.err[-3000:]}"
     assert "Traceback" not in said.err, f"{asked}: {said.err[-3000:]}"
+    assert "too little memory" not in said.err, f"{asked} takes without end: {said.err[-3000:]}"
     if said.code == 2 and not said.err.startswith("Usage:"):
         *_, last = said.err.rstrip("\n").split("\n")
         assert last.startswith("error: "), f"{asked}: {said.err[-3000:]!r}"
@@ -106,18 +109,31 @@ def _inside(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def within_bounds(room: int = _ROOM, seconds: int = _PATIENCE) -> Iterator[None]:
-    """Neither more memory than that beyond what is there, nor more time."""
+    """Neither more memory than that beyond what is there, nor more time.
+
+    The limit protects the machine; but a want of memory may end in a sentence, so what was used at
+    most is looked at too.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (now + room, hard))
     old = signal.signal(signal.SIGALRM, _too_late)
     signal.alarm(seconds)
+    before = _used("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the most that was used is counted anew
     try:
         yield
+        grown = _used("VmHWM") - before
+        assert grown < _GROWTH, f"it took {grown >> 20:,} MB"
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, old)
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def _used(kind: str) -> int:
+    (found,) = re.findall(rf"^{kind}:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.M)
+    return int(found) << 10
 
 
 def _too_late(*_: object) -> None:

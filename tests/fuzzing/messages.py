@@ -221,6 +221,9 @@ def wild_requests(draw: st.DrawFn) -> Request:
     run = draw(
         st.sampled_from(["run", "..", "../escaped", "/tmp/escaped", "a/b", "", "a\0b", "-x"])
     )
+    if draw(st.integers(0, 9)) == 0:  # two gigabytes of weights, of which none is sent
+        huge = json.dumps(plan(image_size=4096, bottleneck=9))
+        return Request("work", "run", huge, 0, "float32", _sent(plan()))
     kind = draw(st.sampled_from(["join", "work"]))
     right = Request(kind, run, text, 0, "float32", _sent(told))
     return replace(right, parcel=draw(wild_parcels())) if draw(st.booleans()) else right

@@ -8,6 +8,7 @@ import pickle
 import struct
 import tempfile
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ def changed_bytes(draw: st.DrawFn, content: bytes, head: int = 2000) -> bytes:
 def wild_safetensors(draw: st.DrawFn) -> bytes:
     """A model of ours with another header, other bytes, or a header of another length."""
     content = described_file(".safetensors")
-    kind = draw(st.sampled_from(["bytes", "length", "entry", "metadata", "described"]))
+    kind = draw(st.sampled_from(["bytes", "length", "entry", "metadata", "described", "huge"]))
     header, body = parted(content)
     if kind == "bytes":
         return draw(changed_bytes(content))
@@ -116,6 +117,9 @@ def wild_safetensors(draw: st.DrawFn) -> bytes:
         )
         told[key] = draw(numbers | texts | st.floats() | st.lists(numbers, max_size=3))
         header["__metadata__"]["fedwca"] = json.dumps(told)
+    if kind == "huge":  # two gigabytes of weights, where the file has a few kilobytes of them
+        told = json.loads(header["__metadata__"]["fedwca"])
+        header["__metadata__"]["fedwca"] = json.dumps({**told, "image_size": 4096, "bottleneck": 9})
     return joined(json.dumps(header).encode(), body)
 
 
@@ -152,7 +156,14 @@ def pytorch_files() -> dict[str, bytes]:
         return stream.getvalue()
 
     state = {"a": torch.zeros(3), "b": torch.ones(2, 2)}
+    greedy = b"\x80\x02cbuiltins\nbytearray\nJ\x00\x00\x00\x70\x85R."  # 1.75 GiB
+    zipped = io.BytesIO()
+    with zipfile.ZipFile(zipped, "w") as file:
+        file.writestr("x/data.pkl", greedy)
+        file.writestr("x/version", "3\n")
     return {
+        "greedy": greedy,
+        "greedy zip": zipped.getvalue(),
         "zip": saved(state),
         "legacy": saved(state, _use_new_zipfile_serialization=False),
         "code": saved({"a": Canary()}),
@@ -201,6 +212,20 @@ def lying_npz(shape: tuple[int, ...], kind: str = "|u1") -> bytes:
     return stream.getvalue()
 
 
+def packed_mat(others: bytes) -> bytes:
+    """A MATLAB file with 1.75 GiB of zeros before its other arrays, packed to few."""
+    count, block = 112, bytes(1 << 24)
+    size = count * len(block)
+    flags, shape = struct.pack("<4I", 6, 8, 9, 0), struct.pack("<6I", 5, 16, size >> 12, 64, 64, 1)
+    name = struct.pack("<2I8s", 1, 5, b"train")
+    parts = flags + shape + name + struct.pack("<2I", 2, size)
+    packer = zlib.compressobj()
+    packed = packer.compress(struct.pack("<2I", 14, len(parts) + size) + parts)
+    packed += packer.flush(zlib.Z_FULL_FLUSH)  # after which equal blocks are packed alike
+    packed += count * (packer.compress(block) + packer.flush(zlib.Z_FULL_FLUSH))
+    return others[:128] + struct.pack("<2I", 15, len(packed)) + packed + others[128:]
+
+
 @functools.cache
 def array_files() -> dict[str, list[bytes]]:
     """Files of arrays by the names under which Digit-Five is looked for."""
@@ -217,7 +242,7 @@ def array_files() -> dict[str, list[bytes]]:
             lying_npz((8, 16, 16), "O"),
             pickle.dumps(Canary()),
         ],
-        "mnistm_with_label.mat": [mat.getvalue()],
+        "mnistm_with_label.mat": [mat.getvalue(), packed_mat(mat.getvalue())],
         "train-images-idx3-ubyte.gz": [
             gzip.compress(idx),
             gzip.compress(struct.pack(">IIII", 2051, 2**32 - 1, 2**32 - 1, 2**32 - 1)),

@@ -104,3 +104,21 @@ def test_a_wrong_description_is_refused(
     weights = build_model("lenet", len(HOSTILE), image_size=17, bottleneck=8).state_dict()
     safetensors.torch.save_file(dict(weights), path, {"fedwca": json.dumps(content)})
     assert "does not understand" in refusal(load_described, path)
+
+
+def test_a_small_file_that_describes_a_huge_network_builds_none(
+    tmp_path: Path, refusal: Refusal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "m.safetensors"
+    about = json.loads(described(image_size=4096, crop=0, bottleneck=10).model_dump_json())
+    weights = build_model("lenet", len(HOSTILE), image_size=17, bottleneck=8).state_dict()
+    safetensors.torch.save_file(dict(weights), path, {"fedwca": json.dumps(about)})
+    filled: list[str] = []
+
+    def fill(tensor: torch.Tensor) -> torch.Tensor:
+        filled.append(tensor.device.type)
+        return tensor
+
+    monkeypatch.setattr(torch.nn.init, "xavier_normal_", fill)
+    assert "does not fit this model" in refusal(load_described, path)
+    assert filled == ["meta"]

@@ -122,6 +122,19 @@ def test_the_dry_run_leaves_network_and_seed_alone() -> None:
 
 
 @pytest.mark.usefixtures("torchvision")
+def test_the_dry_run_computes_shapes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def forward(self: Net, x: Tensor) -> Tensor:
+        seen.append(x.device.type)
+        return torch.zeros(len(x), 6)
+
+    monkeypatch.setattr(Net, "forward", forward)
+    assert build_model("torchvision:resnet_like", 4, image_size=4096).backbone.out_features == 6
+    assert seen == ["meta"]
+
+
+@pytest.mark.usefixtures("torchvision")
 def test_a_weights_file_of_the_library_fits(tmp_path: Path) -> None:
     source = NETS["convnext_like"]()
     torch.save(source.state_dict(), tmp_path / "net.pth")

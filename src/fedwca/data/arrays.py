@@ -33,22 +33,17 @@ def stacked_pictures(
     where: object, images: NDArray[np.generic], labels: NDArray[np.generic] | None
 ) -> StackedPictures:
     """Check an array of images and its labels; `where` names their file in complaints."""
+    colours = images.ndim != 4 or images.shape[3] in (1, 3)
+    if images.ndim not in (3, 4) or images.size == 0 or not colours:
+        raise UserError(
+            f"{where} has images of shape {images.shape}: "
+            "store at least one image, as N×H×W grey or N×H×W×3 colour"
+        )
     as_bytes = _as_bytes(where, images)
-    if as_bytes.ndim not in (3, 4) or as_bytes.size == 0:
-        raise UserError(_shape_sentence(where, images))
-    if as_bytes.ndim == 4 and as_bytes.shape[3] not in (1, 3):
-        raise UserError(_shape_sentence(where, images))
     if labels is None:
         labels = np.full(len(images), UNLABELED)
     _check_labels(where, labels, len(images))
     return StackedPictures(as_bytes, labels.astype(np.int64))
-
-
-def _shape_sentence(where: object, images: NDArray[np.generic]) -> str:
-    return (
-        f"{where} has images of shape {images.shape}: "
-        "store at least one image, as N×H×W grey or N×H×W×3 colour"
-    )
 
 
 def _as_bytes(where: object, images: NDArray[np.generic]) -> NDArray[np.uint8]:
@@ -64,7 +59,7 @@ def _as_bytes(where: object, images: NDArray[np.generic]) -> NDArray[np.uint8]:
             f"{where} has NaN or infinite pixels in {len(bad)} images (the first is number "
             f"{bad[0]}): remove or repair them"
         )
-    if len(floats) and (floats.min() < 0 or floats.max() > 1):
+    if floats.min() < 0 or floats.max() > 1:
         raise UserError(
             f"{where} has pixels outside 0..1: scale float images to 0..1, or use uint8"
         )

@@ -4,6 +4,10 @@ An entry is named by the content of the files it was made from, by size and by d
 files to find that name would cost seconds at every start, so a note beside the entries says which
 content files of these names, sizes and times had when they were last read.
 Files that cannot be read get no such note: they may be readable the next time.
+
+Damage to an entry is noticed by digests: that of all but the pixels at each start; that of the
+pixels, which may be gigabytes, only if their file has another size or time than it was left with,
+or where the request is thorough, as that of `fedwca data check` is.
 """
 
 import hashlib
@@ -13,6 +17,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -22,40 +27,44 @@ from numpy.typing import NDArray
 
 from fedwca.data.domains import Domain
 from fedwca.data.raw import Broken, Picture, RawDomain, Request
-from fedwca.files import file_digest, read_json, write_atomically
+from fedwca.files import file_digest, read_json, seal, unseal, write_atomically, write_json
 from fedwca.leftovers import sweep, temporary
 from fedwca.notes import Note, silent, told
+from fedwca.paths import plain_path
 
 __all__ = ["default_cache", "stored_domain"]
 
 
 _UNREADABLE = "unreadable"
 _FORMAT = 3  # another number, and everything is decoded anew
-_DAMAGED = (OSError, ValueError, EOFError, KeyError, TypeError, AttributeError)
+_SMALL = ("rows.npy", "labels.npy")
+_DAMAGED = (OSError, ValueError, EOFError, LookupError, TypeError, AttributeError)
 
 
 def default_cache() -> Path:
     """$FEDWCA_CACHE, or the user's cache folder."""
     if "FEDWCA_CACHE" in os.environ:
         return Path(os.environ["FEDWCA_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fedwca"
+    if given := os.environ.get("XDG_CACHE_HOME"):
+        return Path(given) / "fedwca"
+    return plain_path("~/.cache/fedwca", "set FEDWCA_CACHE to a folder, or give --cache")
 
 
 def stored_domain(raw: RawDomain, request: Request, note: Note = silent) -> Domain:
     """The decoded domain, made only if the cache does not hold it.
 
-    Its images are a read-only memory map. An entry that was cut short or damaged is made anew.
+    Its images are a read-only memory map. An entry that is found damaged (see above) is made anew.
     A domain of which nothing can be read comes back without images.
     """
     folder = request.cache / "images" / _content_name(raw, request)
     try:
-        return _read(folder, raw)
+        return _read(folder, raw, request.thorough)
     except _DAMAGED:
         pass  # not there yet, or damaged
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock"):  # who comes second waits, and finds the work done
         try:
-            return _read(folder, raw)
+            return _read(folder, raw, request.thorough)
         except _DAMAGED:
             broken = _write(folder, raw, request, note)
     return _read(folder, raw) if broken is None else _nothing(raw, broken, request.image_size)
@@ -114,12 +123,21 @@ def _hashed(parts: object) -> str:
 # --- entries -------------------------------------------------------------------------------------
 
 
-def _read(folder: Path, raw: RawDomain) -> Domain:
-    index = read_json(folder / "index.json")
-    rows = np.load(folder / "rows.npy")
+def _read(folder: Path, raw: RawDomain, thorough: bool = False) -> Domain:
+    index = unseal(read_json(folder / "index.json"))
+    if index is None or any(file_digest(folder / name) != index[name] for name in _SMALL):
+        raise ValueError("damaged")
+    rows, labels = (np.load(folder / name) for name in _SMALL)
+    left = list(_size_and_times(folder / "images.npy"))
+    images = np.load(folder / "images.npy", mmap_mode="r")
+    if thorough or left != index["left"]:
+        if _content_digest(hashlib.sha256(images.reshape(-1)), labels) != index["digest"]:
+            raise ValueError("damaged")
+        with suppress(OSError):  # the cache may be somebody else's
+            write_json(folder / "index.json", seal({**index, "left": left}))
     return Domain(
-        images=np.load(folder / "images.npy", mmap_mode="r"),
-        labels=np.load(folder / "labels.npy"),
+        images=images,
+        labels=labels,
         digest=index["digest"],
         files=tuple(raw.names[row] for row in rows) if raw.names else (),
         broken=_named(raw, index["broken"]),
@@ -146,6 +164,8 @@ def _write(
             growing = _GrowingArray(file, request.image_size)
             decoded = pictures.decode(rows, request.image_size)
             growing.take(told(decoded, lambda done: _progress(raw.name, done, rows), note))
+            file.flush()
+            os.fsync(file.fileno())
         broken = [(int(rows[place]), reason) for place, reason in growing.broken]
         if not growing.good:
             return broken
@@ -157,14 +177,22 @@ def _write(
     _save(folder / "rows.npy", kept)
     _save(folder / "labels.npy", labels)
     index = {
-        "digest": growing.digest(labels),
+        "digest": _content_digest(growing.pixels, labels),
+        "left": _size_and_times(folder / "images.npy"),
+        **{name: file_digest(folder / name) for name in _SMALL},
         "broken": broken,
         "smallest": growing.smallest,
         "largest": growing.largest,
     }
     # The index comes last: without it there is no entry.
-    write_atomically(folder / "index.json", json.dumps(index).encode())
+    write_json(folder / "index.json", seal(index))
     return None
+
+
+def _content_digest(pixels: "hashlib._Hash", labels: NDArray[np.int64]) -> str:
+    """SHA-256 of all pixels, and of the labels that go with them."""
+    pixels.update(labels.tobytes())
+    return pixels.hexdigest()
 
 
 def _save(path: Path, array: NDArray[np.int64]) -> None:
@@ -191,7 +219,7 @@ class _GrowingArray:
         self.broken: list[tuple[int, str]] = []
         self.smallest, self.largest = [sys.maxsize] * 2, [0] * 2
         self._file, self._size = file, size
-        self._sha = hashlib.sha256()
+        self.pixels = hashlib.sha256()
 
     def take(self, pictures: Iterator[Picture | Broken]) -> None:
         """Write all pictures that can be read, and note those that cannot."""
@@ -203,18 +231,12 @@ class _GrowingArray:
             self.good.append(place)
             pixels = picture.pixels.tobytes()
             self._file.write(pixels)
-            self._sha.update(pixels)
+            self.pixels.update(pixels)
             sides = (picture.width, picture.height)
             self.smallest = [min(pair) for pair in zip(self.smallest, sides, strict=True)]
             self.largest = [max(pair) for pair in zip(self.largest, sides, strict=True)]
         self._file.seek(0)
         self._write_header()
-
-    def digest(self, labels: NDArray[np.int64]) -> str:
-        """SHA-256 of all pixels, and of the labels that go with them."""
-        content = self._sha.copy()
-        content.update(labels.tobytes())
-        return content.hexdigest()
 
     def _write_header(self) -> None:
         # NumPy leaves room in the header for any number of rows, so that its length is the same.

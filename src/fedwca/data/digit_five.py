@@ -15,13 +15,13 @@ from collections.abc import Callable
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
 from fedwca.data.arrays import StackedPictures, stacked_pictures
+from fedwca.data.mat import mat_arrays, mat_shapes
 from fedwca.data.mini_digits import CLASSES
 from fedwca.data.npz import read_npz
 from fedwca.data.raw import Found, RawDomain, Request
@@ -176,24 +176,14 @@ def _read_npz(file: Path) -> list[Labelled]:
 
 def _read_mat(keys: str, file: Path) -> list[Labelled]:
     """Arrays of images and of labels in turn; `train_28` where there is no `train_32`."""
-    there = {key for key, _, _ in _from_mat(file, scipy.io.whosmat)}
+    there = mat_shapes(file)
     used = [key if key in there else key.replace("_32", "_28") for key in keys.split()]
     missing = [key for key, use in zip(keys.split(), used, strict=True) if use not in there]
     if missing:
         raise UserError(f"{file} has no array {missing[0]!r}: download it anew, or save it as .npz")
-    content = _from_mat(file, partial(scipy.io.loadmat, variable_names=used))
+    content = mat_arrays(file, used)
     arrays = [np.asarray(content[key]) for key in used]
     return list(zip(arrays[::2], arrays[1::2], strict=True))
-
-
-def _from_mat(file: Path, read: Callable[[BinaryIO], Any]) -> Any:
-    try:
-        with open_file(file) as stream:
-            return read(stream)
-    except NotImplementedError:
-        raise UserError(f"{file} is a MATLAB 7.3 file: save it with '-v7', or as .npz") from None
-    except Exception:  # scipy raises whatever its parser stumbles over
-        raise UserError(f"{file} is not a readable MATLAB file: download it anew") from None
 
 
 def _read_32x32(file: Path) -> list[Labelled]:
@@ -204,7 +194,7 @@ def _read_32x32(file: Path) -> list[Labelled]:
 
 def _read_usps(file: Path) -> list[Labelled]:
     """Cells of train images [N, 1, 28, 28] and labels, test images and labels."""
-    cells = _from_mat(file, partial(scipy.io.loadmat, variable_names=["dataset"])).get("dataset")
+    cells: Any = mat_arrays(file, ["dataset"]).get("dataset")
     if np.shape(cells) != (2, 2) or any(np.ndim(images) != 4 for images in cells[:, 0]):
         raise UserError(f"{file} has no 2×2 cells 'dataset' of images and labels: download it anew")
     return [(np.moveaxis(images, 1, -1), labels) for images, labels in cells]

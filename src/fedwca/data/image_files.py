@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedwca.data.decode import BrokenImageError, decode_image
 from fedwca.data.raw import Broken, Picture, RawDomain
 from fedwca.machine import cores
+from fedwca.notes import written_out
 
 __all__ = [
     "ImageFiles",
@@ -21,7 +22,6 @@ __all__ = [
     "image_domain",
     "listed",
     "plain_name",
-    "printable",
 ]
 
 _CHUNK = 128  # images held at a time: enough to keep all cores busy
@@ -37,17 +37,21 @@ class ImageFiles:
 
     def decode(self, rows: NDArray[np.int64], size: int) -> Iterator[Picture | Broken]:
         """The images of those rows, in that order, chunk by chunk so that memory stays flat."""
-        with ThreadPoolExecutor(
-            min(_MOST_WORKERS, cores())
-        ) as pool:  # threads do, for Pillow frees the GIL
+        # Threads do, for Pillow frees the GIL.
+        pool, at_rest = ThreadPoolExecutor(min(_MOST_WORKERS, cores())), True
+        try:
             for start in range(0, len(rows), _CHUNK):
                 chunk = [self.files[row] for row in rows[start : start + _CHUNK]]
                 # Filters are global, so they are set here once and not by each thread, and
                 # restored before the caller goes on.
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
+                    at_rest = False
                     decoded = list(pool.map(partial(_decode_one, size=size), chunk))
+                    at_rest = True
                 yield from decoded
+        finally:  # Ctrl-C does not wait for images that are being decoded
+            pool.shutdown(wait=at_rest, cancel_futures=True)
 
 
 def _decode_one(file: Path, size: int) -> Picture | Broken:
@@ -82,18 +86,4 @@ def listed(names: Sequence[str], most: int = 6) -> str:
 
 def below(root: Path, path: Path) -> str:
     """Where a file or folder lies in `root`, fit to be shown."""
-    return printable(path.relative_to(root).as_posix())
-
-
-_JOINERS = "\u200c\u200d"  # of Persian and Indic scripts, and of emoji
-
-
-def printable(name: str) -> str:
-    """A file's name may hold line breaks, terminal codes or bytes that are no text: not ours.
-
-    Such a letter is shown by its number, so two names stay two, but for one that spells it out.
-    """
-    return "".join(
-        letter if letter.isprintable() or letter in _JOINERS else f"\\u{ord(letter):04x}"
-        for letter in name
-    )
+    return written_out(path.relative_to(root).as_posix())

@@ -1,7 +1,6 @@
 """Anybody's own arrays: a folder with one `<domain>.npz` for each domain."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -9,8 +8,9 @@ from fedwca.data.arrays import StackedPictures, stacked_pictures
 from fedwca.data.raw import Found, RawDomain, Request
 from fedwca.errors import UserError
 from fedwca.files import open_file
+from fedwca.notes import written_out
 
-__all__ = ["looks_like_npz", "npz", "npz_domain", "read_npz"]
+__all__ = ["check_packing", "looks_like_npz", "most_unpacked", "npz", "npz_domain", "read_npz"]
 
 # An archive of images shrinks by tens at most: one that is larger and shrinks more is a trap.
 _LARGE, _MOST_PACKED = 1 << 30, 200
@@ -25,7 +25,7 @@ def npz(request: Request) -> Found:
             f"there is no .npz file in {folder}: set data.path to a folder with one "
             "<domain>.npz (arrays 'images' and 'labels') for each domain"
         )
-    return Found(None, tuple(npz_domain(file.stem, file) for file in files))
+    return Found(None, tuple(npz_domain(written_out(file.stem), file) for file in files))
 
 
 def looks_like_npz(folder: Path) -> bool:
@@ -44,7 +44,7 @@ def read_npz(file: Path) -> StackedPictures:
         raise UserError(f"{file} does not exist: set data.path to the folder that holds it")
     try:
         with open_file(file) as stream, np.load(stream, allow_pickle=False) as archive:
-            _check_packing(file, archive)
+            check_packing(file, sum(member.file_size for member in archive.zip.infolist()))
             stored = {name: archive[name] for name in ("images", "labels") if name in archive}
     except UserError:
         raise
@@ -55,11 +55,15 @@ def read_npz(file: Path) -> StackedPictures:
     return stacked_pictures(file, stored["images"], stored.get("labels"))
 
 
-def _check_packing(file: Path, archive: Any) -> None:
-    """Refuse an archive of few bytes that would fill the memory, before it is unpacked."""
-    unpacked = sum(member.file_size for member in archive.zip.infolist())
-    if unpacked > max(_LARGE, _MOST_PACKED * file.stat().st_size):
+def most_unpacked(file: Path) -> int:
+    """How many bytes may come out of a packed file of images."""
+    return max(_LARGE, _MOST_PACKED * file.stat().st_size)
+
+
+def check_packing(file: Path, unpacked: int) -> None:
+    """Refuse a file of few bytes that would fill the memory, before it is unpacked."""
+    if unpacked > most_unpacked(file):
         raise UserError(
-            f"{file} would unpack to {unpacked >> 20:,} MB, more than {_MOST_PACKED} times its "
+            f"{file} would unpack to {unpacked >> 20:,} MB or more, over {_MOST_PACKED} times its "
             "size: if these are images, save it anew with numpy.savez"
         )

@@ -12,10 +12,10 @@ from fedwca.data.image_files import (
     image_domain,
     listed,
     plain_name,
-    printable,
 )
 from fedwca.data.raw import SOURCE, UNLABELED, Found, RawDomain, Request
 from fedwca.errors import UserError
+from fedwca.notes import written_out
 
 __all__ = ["looks_like_images", "numbering", "own_images", "read_domain", "warnings_of"]
 
@@ -114,11 +114,11 @@ def read_domain(name: str, folder: Path) -> _Domain:
     if [plain_name(sub.name) for sub in folders] == ["images"]:  # Office-31's habit
         more, folders = look_into(folders[0])
         loose = loose + more
-    domain = _Domain(printable(name), folder, loose, {}, [])
+    domain = _Domain(written_out(name), folder, loose, {}, [])
     for sub in folders:
         images, inside = look_into(sub)
         if images:
-            domain.sorted[printable(sub.name)] = images
+            domain.sorted[written_out(sub.name)] = images
         domain.deeper.extend(deep for deep in inside if _has_images(deep))
     return domain
 

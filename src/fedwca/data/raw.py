@@ -27,6 +27,7 @@ class Request:
         source: name of the source domain, where one is wanted.
         source_path: own images only: a folder of labeled source images, `class/*.jpg`.
         classes: own images only: names of the classes in the order of the model's outputs.
+        thorough: whether decoded images in the cache are compared with their digest in any case.
         elsewhere: own images only: the clients' images are on other machines, so no path is given.
     """
 
@@ -39,6 +40,7 @@ class Request:
     source_path: Path | None = None
     classes: tuple[str, ...] = ()
     elsewhere: bool = False
+    thorough: bool = False
 
 
 class Picture(NamedTuple):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -102,11 +103,11 @@ def damaged_secret(folder: Path) -> str:
     """The file of a site's folder that is no certificate or no key; empty if both are sound."""
     try:
         x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
-    except ValueError:
+    except (ValueError, UnsupportedAlgorithm):
         return "ca.crt"
     try:
         serialization.load_ssh_private_key((folder / "site.key").read_bytes(), None)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, UnsupportedAlgorithm):
         return "site.key"
     return ""
 

@@ -14,6 +14,7 @@ from fedwca.errors import UserError
 from fedwca.experiments.config import Experiment, ModelConfig, build_method
 from fedwca.methods import Method
 from fedwca.models import Description, DomainModel, build_model
+from fedwca.models.build import MOST_WEIGHTS
 
 __all__ = ["Plan", "plan_of", "read_plan"]
 
@@ -42,17 +43,31 @@ class Plan(BaseModel):
 
     def build_model(self, device: str = "cpu") -> DomainModel:
         """A network with random weights, which are all replaced before use."""
+        model = self._network()
+        model.freeze_classifier()
+        return model.to(torch.device(device)).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+    def sketch(self) -> DomainModel:
+        """The network without its weights, to compare with what comes before it is built."""
+        try:
+            with torch.device("meta"):
+                sketch = self._network()
+        except NotImplementedError:  # torchvision's RegNet has no sketch
+            sketch = self._network()
+        if sum(tensor.numel() for tensor in sketch.state_dict().values()) > MOST_WEIGHTS:
+            raise WireError(f"the run's network, {self.backbone}, is too large to be sent")
+        return sketch
+
+    def _network(self) -> DomainModel:
         kinds = {"classifier": self.classifier, "stride_on": self.stride_on}
         size = self.transform.crop or self.image_size
-        model = build_model(
+        return build_model(
             self.backbone,
             len(self.classes),
             image_size=size,
             bottleneck=self.bottleneck,
             **kinds,  # type: ignore[arg-type]
         )
-        model.freeze_classifier()
-        return model.to(torch.device(device)).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     def description(self, **made: JsonValue) -> Description:
         """What a model of this run says of itself."""

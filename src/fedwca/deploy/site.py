@@ -108,14 +108,16 @@ def _images(here: Here, plan: Plan, note: Note) -> ClientData:
 def _work(
     here: Here, plan: Plan, images: ClientData, folder: SiteFolder, request: Request
 ) -> Reply:
-    model, method = plan.build_model(here.device), plan.build_method()
+    sketch, method = plan.sketch(), plan.build_method()
     try:
         records, came = unpack(request.parcel, folder.shelf())
     except MissingError:
         return Reply(here.site, missing=True)
-    _load_classifier(model, records)
-    checks = model.feature_state(), plan.sizes(model)
+    _load_classifier(sketch, records)
+    checks = sketch.feature_state(), plan.sizes(sketch)
     job = _checked_job(records, method, checks, folder.memory_before(request.round))
+    model = plan.build_model(here.device)
+    _load_classifier(model, records)
     site = Site(model, method, {here.site: images}, plan.seed, plan.privacy)
     keep_freed_memory()
     with threads(here.threads or cores()):

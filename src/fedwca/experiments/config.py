@@ -16,6 +16,7 @@ from fedwca.engines.privacy import Privacy
 from fedwca.errors import UserError, did_you_mean
 from fedwca.experiments.defaults import defaults
 from fedwca.experiments.privacy import check_private
+from fedwca.files import open_file
 from fedwca.methods import METHODS, Method, Training
 from fedwca.parsing import parse_toml
 
@@ -402,9 +403,16 @@ _NAMES = (
 )
 
 
+_LARGEST = 1 << 20  # bytes of a config file
+
+
 def _read_toml(path: Path) -> Table:
     try:
-        return parse_toml(path.read_text(encoding="utf-8"))
+        with open_file(path) as file:
+            content = file.read(_LARGEST + 1)
+        if len(content) > _LARGEST:
+            raise UserError(f"{path} is too large for a config file: give the path of a TOML file")
+        return parse_toml(content.decode())
     except FileNotFoundError:
         raise UserError(f"{path} does not exist: give the path of a config file") from None
     except ValueError as error:

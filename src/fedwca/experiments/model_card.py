@@ -5,10 +5,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from fedwca.data.image_files import printable
 from fedwca.files import write_atomically
 from fedwca.models import Description
 from fedwca.models.described import stamped
+from fedwca.notes import written_out
 
 __all__ = ["card_text", "plain", "write_card"]
 
@@ -45,7 +45,7 @@ def write_card(model: Path, description: Description) -> Path:
 
 def plain(name: object) -> str:
     """A foreign name as text that means nothing to Markdown or HTML."""
-    text = printable(str(name))
+    text = written_out(str(name))
     return (text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…").translate(_MEANING)
 
 

@@ -19,6 +19,7 @@ from fedwca.experiments.describe import described_transform
 from fedwca.methods.inference import evaluate
 from fedwca.models import DomainModel, load_described
 from fedwca.models.onnx_file import OnnxModel, load_onnx
+from fedwca.paths import plain_path
 
 __all__ = ["Prediction", "Predictor", "Unreadable", "find_images"]
 
@@ -101,7 +102,7 @@ def find_images(arguments: Iterable[str]) -> list[Path]:
 
 
 def _meant(argument: str) -> Iterator[Path]:
-    path = Path(argument).expanduser()
+    path = plain_path(argument)
     # A file may well be called "[1].png": a name that exists is no pattern.
     matches = [path] if os.path.lexists(path) else sorted(map(Path, _globbed(str(path))))
     for match in matches:

@@ -12,7 +12,7 @@ from fedwca.models.registry import build_backbone
 
 ClassifierKind = Literal["weight_norm", "linear"]
 
-_MOST_WEIGHTS = 1 << 29  # 2 GB, the most that a message to a site holds
+MOST_WEIGHTS = 1 << 29  # 2 GB, the most that a message to a site holds
 
 
 def build_model(
@@ -47,7 +47,7 @@ def build_model(
 
 def _check_room(weights: int) -> None:
     """What follows the backbone is as large as the settings say, a model file's or a server's."""
-    if weights > _MOST_WEIGHTS:
+    if weights > MOST_WEIGHTS:
         raise UserError(
             f"this network would have {weights:,} weights after its backbone: set image_size, "
             "bottleneck or the number of classes lower."

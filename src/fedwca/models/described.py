@@ -1,6 +1,7 @@
 """Model files that say of themselves what they are: the network, its input, how it was made."""
 
 import os
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from fedwca.errors import UserError
 from fedwca.models.backbone import StrideOn
 from fedwca.models.build import ClassifierKind, build_model
 from fedwca.models.domain_model import DomainModel
-from fedwca.models.weights_file import load_weights, read_weights, save_weights
+from fedwca.models.weights_file import fill_model, read_weights, save_weights
 from fedwca.parsing import parse_json
 
 __all__ = [
@@ -91,14 +92,17 @@ def stamped(description: Description) -> Description:
 def load_described(path: str | Path) -> tuple[DomainModel, Description]:
     """The model of a file that describes itself, ready for use, and its description."""
     description = read_description(path)
+    weights = read_weights(path)  # says what is wrong, if it is no weights file at all
     if description is None:
-        read_weights(path)  # says what is wrong, if it is no weights file at all
         raise UserError(
             f"{path} does not say which network it is for: give a file that `fedwca export` wrote, "
             "or the model.safetensors of a site"
         )
+    # A small file may describe a huge network: it is compared with a sketch of it at first.
+    with suppress(NotImplementedError), torch.device("meta"):  # torchvision's RegNet has no sketch
+        fill_model(described_model(description), weights, path)
     model = described_model(description)
-    load_weights(model, path)
+    fill_model(model, weights, path)
     return model, description
 
 

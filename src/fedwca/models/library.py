@@ -51,12 +51,13 @@ def _dry_run(net: nn.Module, name: str, image_size: int) -> int:
     """The width of the features of `net`.
 
     In train mode, where some networks return auxiliary outputs too; on a copy and with the random
-    state put back, so that the caller's network and seed are left as they were.
+    state put back, so that the caller's network and seed are left as they were. Shapes alone are
+    computed: large images would take gigabytes, and a model file may say any size.
     """
-    images = torch.zeros(2, 3, image_size, image_size)
     try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            features = copy.deepcopy(net).train()(images)
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), torch.device("meta"):
+            images = torch.zeros(2, 3, image_size, image_size)
+            features = copy.deepcopy(net).to("meta").train()(images)
     except Exception as error:  # each network has its own way to refuse a size
         raise UserError(
             f"{name} cannot read images of {image_size} pixels; "

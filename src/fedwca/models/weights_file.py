@@ -2,10 +2,13 @@
 
 import json
 import os
+import pickletools
+import re
 import zipfile
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import safetensors
 import safetensors.torch
@@ -24,6 +27,16 @@ HEADS = ("fc.", "classifier.", "head.", "heads.")  # ImageNet's own classes, of 
 CLASSES = "classes"  # the entry of a file's metadata that names them
 COUNTER = "num_batches_tracked"  # BatchNorm's; old files lack it, and it changes no output
 
+# What the pickle of a state dict may name. PyTorch's own list is longer, and has `bytearray` in it,
+# which takes as much memory as its argument says.
+_HARMLESS = re.compile(
+    r"collections (OrderedDict|Counter)"
+    r"|builtins (set|complex)"
+    r"|torch (Size|device|\w+Storage|(bfloat|float|int|uint|complex)\d+|bool)"
+    r"|torch\._utils _rebuild_(tensor|tensor_v2|parameter)"
+)
+_LEGACY_PICKLES = 5  # in a row: a number, a version, the system, the content, names of storages
+
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
     """The named tensors of a .safetensors, .pth or .pt file; code in a file is never run."""
@@ -38,8 +51,13 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
 
 def load_weights(model: DomainModel, path: str | Path) -> None:
     """Fill the whole model from a file that holds every one of its tensors and no other."""
+    fill_model(model, read_weights(path), path)
+
+
+def fill_model(model: DomainModel, given: Mapping[str, Tensor], path: str | Path) -> None:
+    """Fill the whole model with what was read from a file; a model on "meta" is only compared."""
     advice = "build the model with the file's own backbone, image_size, bottleneck and classes"
-    _fill(model.state_dict(), read_weights(path), path, advice)
+    _fill(model.state_dict(), given, path, advice)
 
 
 def load_backbone(model: DomainModel, path: str | Path) -> None:
@@ -138,28 +156,51 @@ def _read_safetensors(path: Path) -> Any:
 
 def _read_pytorch(path: Path) -> Any:
     try:
-        _check_packing(path)
+        _check_pytorch(path)
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a broken file raises a dozen kinds, each the file's own fault
         raise UserError(
-            f"{path} is damaged or holds Python objects, which are never run here; "
+            f"{path} is damaged or holds Python objects other than tensors, never run here; "
             "fetch it again, or save its state_dict() alone."
         ) from error
 
 
-def _check_packing(path: Path) -> None:
+def _check_pytorch(path: Path) -> None:
+    """Refuse a file that would take more memory than its size, before PyTorch reads it."""
+    with open_file(path) as file:
+        zipped = file.read(4) == b"PK\3\4"  # by which PyTorch tells its two formats apart
+        file.seek(0)
+        for _ in range(0 if zipped else _LEGACY_PICKLES):
+            _check_pickle(file)
+    if zipped:
+        _check_archive(path)
+
+
+def _check_archive(path: Path) -> None:
     """PyTorch packs nothing: a file whose parts are larger than itself is a trap for memory."""
-    if zipfile.is_zipfile(path):
+    reader: Any = torch._C.PyTorchFileReader(str(path))
+    if hasattr(reader, "get_record_size"):
+        unpacked = sum(map(reader.get_record_size, reader.get_all_records()))
+    else:  # older PyTorch; a crafted archive may look another to Python
         with zipfile.ZipFile(path) as archive:
-            if sum(part.file_size for part in archive.infolist()) > path.stat().st_size:
-                raise ValueError("it is compressed")
+            unpacked = sum(part.file_size for part in archive.infolist())
+    if unpacked > path.stat().st_size:
+        raise ValueError("it is compressed")
+    _check_pickle(BytesIO(reader.get_record("data.pkl")))
+
+
+def _check_pickle(stream: BinaryIO) -> None:
+    """Refuse a pickle that names anything else than state dicts need, without running it."""
+    for opcode, name, _ in pickletools.genops(stream):
+        if "GLOBAL" in opcode.name and not _HARMLESS.fullmatch(str(name)):
+            raise ValueError(f"it names {name}")
 
 
 def _plain_state(content: Any, path: Path) -> dict[str, Tensor]:
     for key in WRAPPERS:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
-    if not isinstance(content, Mapping) or not all(map(_is_dense, content.values())):
+    if not isinstance(content, Mapping) or not all(map(_is_plain, content.values())):
         raise UserError(f"{path} does not hold named tensors; save the model's state_dict() alone.")
     state = {str(name): value.detach() for name, value in content.items()}
     if all(name.startswith("module.") for name in state):  # torch's DataParallel puts it there
@@ -167,12 +208,5 @@ def _plain_state(content: Any, path: Path) -> dict[str, Tensor]:
     return state
 
 
-def _is_dense(value: Any) -> bool:
-    """Whether its numbers can be copied as they stand: no sparse or quantised tensor."""
-    return (
-        isinstance(value, Tensor)
-        and value.layout is torch.strided
-        and value.device.type == "cpu"  # a meta tensor has a shape and no numbers
-        and not value.is_quantized
-        and not value.is_complex()
-    )
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, Tensor) and not value.is_complex()

@@ -3,7 +3,6 @@
 import base64
 import io
 import math
-import unicodedata
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import fmean
@@ -14,18 +13,18 @@ from PIL import Image
 from fedwca.errors import UserError
 from fedwca.files import read_json, write_atomically
 from fedwca.leftovers import sweep
+from fedwca.notes import written_out
 from fedwca.report.heat_map import heat_map
 from fedwca.report.records import flat_records
 from fedwca.report.runs import RunView
 
-__all__ = ["EVENTS", "scalars", "printable", "write_events"]
+__all__ = ["EVENTS", "scalars", "write_events"]
 
 # One file of one name, so that a new one takes the old one's place whole or not at all.
 EVENTS = "events.out.tfevents.0.fedwca"
 
 _COSTS = ("bytes_down", "bytes_up", "seconds")
 _NOT_MEANT = ("round", "cluster", "correct", "total")  # numbers of a record that make no curve
-_BIDI = {*"\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f"}
 _DAMAGED = (KeyError, TypeError, AttributeError, ValueError)
 _LARGEST = 512  # side of an example image
 
@@ -50,22 +49,6 @@ def write_events(run: RunView, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / EVENTS, content)
     return folder / EVENTS
-
-
-def printable(name: str) -> str:
-    """A name as a tag: control characters, half characters and turns of direction are written out.
-
-    Different names stay different.
-    """
-    return "".join(_letter(letter) for letter in name)
-
-
-def _letter(letter: str) -> str:
-    if letter == "\\":
-        return "\\\\"
-    if unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp") or letter in _BIDI:
-        return letter.encode("unicode_escape").decode("ascii")
-    return letter
 
 
 def scalars(run: RunView) -> dict[tuple[str, int], float]:
@@ -107,7 +90,7 @@ def _weight_maps(run: RunView) -> Iterator[_Value]:
     for record in flat_records(run):
         if record["weights"]:
             found = rounds.setdefault(record["round"], {})
-            found[printable(record["client"])] = [float(share) for share in record["weights"]]
+            found[written_out(record["client"])] = [float(share) for share in record["weights"]]
     for number, weights in rounds.items():
         yield _Value(number, "cluster weights by round", heat_map(weights))
 
@@ -175,7 +158,7 @@ def _encoded(run: RunView, values: list[_Value]) -> bytes:
     start = Event(wall_time=min(times.values(), default=0.0), file_version="brain.Event:2")
     writer.write(start.SerializeToString())
     for number, tag, shown in sorted(values, key=lambda value: value.round):
-        told = Summary(value=[summary(printable(tag), shown)])
+        told = Summary(value=[summary(written_out(tag), shown)])
         event = Event(wall_time=times.get(number, 0.0), step=number, summary=told)
         writer.write(event.SerializeToString())
     return stream.getvalue()
