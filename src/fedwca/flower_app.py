@@ -7,6 +7,7 @@ import os
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from fedwca.deploy.processes import end_with_parent
 from fedwca.deploy.roles import SERVER_FOLDER, SITE_FOLDER, local_settings
 from fedwca.deploy.server import serve
 from fedwca.deploy.site import IN_ITS_LOG, Here, answer
+from fedwca.engines.flower_grid import FlowerGrid
 from fedwca.engines.flower_messages import Reply, Request
 from fedwca.engines.wire import WireError
 from fedwca.errors import UserError, disk_sentence
@@ -48,7 +50,7 @@ def main(grid: Grid, context: Context) -> None:
             return
         try:
             serve(
-                grid,
+                partial(FlowerGrid, grid),
                 resolve(job["settings"]),
                 Path(job["runs"]),
                 Path(job["cache"]),

@@ -8,8 +8,8 @@ from typing import Any
 from fedwca.core.params import clone
 from fedwca.deploy.plan import Plan, plan_of
 from fedwca.engines.flower import FlowerEngine, Rules
-from fedwca.engines.flower_grid import FlowerGrid
 from fedwca.engines.flower_ledger import Ledger
+from fedwca.engines.flower_post import Grid
 from fedwca.engines.flower_sites import SiteFacts
 from fedwca.engines.flower_task import Task
 from fedwca.errors import UserError
@@ -22,9 +22,12 @@ from fedwca.experiments.store import SOURCE, RunFolder
 from fedwca.files import write_json
 from fedwca.methods.base import Record
 from fedwca.models import DomainModel
+from fedwca.notes import Note
 
 __all__ = ["check_deployable", "deployed_name", "serve"]
 
+# How nodes are reached, given a folder for replies, the bytes of the largest, and whom to tell.
+Reach = Callable[[Path, int, Note], Grid]
 LOG = "log.txt"
 SITES = "sites.json"
 LEDGER = "ledger.jsonl"
@@ -72,7 +75,7 @@ def _check_summable(experiment: Experiment) -> None:
 
 
 def serve(
-    grid: Any,
+    reach: Reach,
     experiment: Experiment,
     runs: Path,
     cache: Path,
@@ -102,7 +105,9 @@ def serve(
         logged = _Logged(tell, folder.path / LOG)
         announce(folder, experiment.privacy, promised, logged.note)
         plan = plan_of(experiment, benchmark.classes, benchmark.transform)
-        engine = _engine(grid, experiment, _task(experiment, model, plan), expected, folder, logged)
+        engine = _engine(
+            reach, experiment, _task(experiment, model, plan), expected, folder, logged
+        )
         every_round = experiment.model_copy(
             update={"run": experiment.run.model_copy(update={"checkpoint_every": 1})}
         )
@@ -111,7 +116,7 @@ def serve(
 
 
 def _engine(
-    grid: Any,
+    reach: Reach,
     experiment: Experiment,
     task: Task,
     expected: Callable[[], Mapping[str, str]],
@@ -119,7 +124,7 @@ def _engine(
     logged: "_Logged",
 ) -> FlowerEngine:
     rules, watch = _rules(experiment), _watcher(folder)
-    replies = FlowerGrid(grid, folder.path, _largest(task), logged.note)
+    replies = reach(folder.path, _largest(task), logged.note)
     ledger = Ledger(folder.path / LEDGER)
     return FlowerEngine(replies, task, rules, expected, logged.note, watch, folder.scratch, ledger)
 
