@@ -105,6 +105,7 @@ def test_a_disk_that_fails_at_the_server_is_told_to_whoever_follows_the_run(
     kit, _ = make_kit(tmp_path / "d", "127.0.0.1", free_port(), "127.0.0.1", SITES, plaintext=True)
     monkeypatch.setenv(SERVER_FOLDER, str(kit.folder))
     monkeypatch.setattr("fedwca.flower_app.end_with_parent", lambda: None)  # the tests' own process
+    monkeypatch.setattr("fedwca.flower_app.FlowerGrid", lambda grid, *_: grid)
     content = settings("local", images / "source.safetensors", ROUNDS)
     experiment, runs = resolve(content), kit.folder / "runs"
     job = Jobs(kit.folder).hand_in(experiment.deployed_settings(), runs, tmp_path / "cache")
@@ -116,7 +117,7 @@ def test_a_disk_that_fails_at_the_server_is_told_to_whoever_follows_the_run(
     def followed() -> RunFolder:
         return follow(kit, job, experiment, runs, log_of(experiment, runs, silent))
 
-    with failing(Disk(kit.folder, 60, error)):
+    with failing(Disk(kit.folder, 120, error)):
         with pytest.raises(OSError, match=os.strerror(error)):
             begin()
         with pytest.raises(OSError, match=os.strerror(error)) as caught:
