@@ -120,6 +120,6 @@ def side_by_side(folder: Path, number: int) -> int:
 
 
 ATTACKS = [
-    Attack("simulation with workers killed by SIGKILL and resumed", killed, times=8, short=0),
+    Attack("simulation with workers killed by SIGKILL and resumed", killed, times=10, short=0),
     Attack("two and three processes on one run folder", side_by_side, 4, short=0),
 ]
