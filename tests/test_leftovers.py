@@ -1,15 +1,17 @@
 """What is swept and what is not: files of the dead, of the living, and of others."""
 
+import errno
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from fedwca import leftovers
-from fedwca.leftovers import sweep, temporary
+from fedwca.leftovers import growing, sweep, temporary
 
 LONG_AGO = 10**9  # in 2001
 OF_ANOTHER = "a.0123abcd-7.tmp"
@@ -31,8 +33,7 @@ def left(folder: Path) -> set[str]:
 
 
 def test_only_what_the_dead_of_this_machine_left_is_swept(tmp_path: Path, dead: int) -> None:
-    ours = temporary(tmp_path / "a").name
-    kept = {named(os.getppid()), ours, OF_ANOTHER, "a.tmp", f"a.{leftovers._HERE}-{10**30}.tmp"}
+    kept = {named(os.getppid()), OF_ANOTHER, "a.tmp", f"a.{leftovers._HERE}-{10**30}.tmp"}
     (tmp_path / "below").mkdir()
     for name in {named(dead), *kept}:
         (tmp_path / "below" / name).touch()
@@ -48,13 +49,32 @@ def test_a_day_later_all_of_ours_is_swept_and_nothing_of_others(tmp_path: Path) 
     assert left(tmp_path) == {"a.tmp", "a.7.tmp"}
 
 
-def test_what_had_our_own_number_before_us_is_swept(tmp_path: Path) -> None:
-    path = temporary(tmp_path / "a")
-    path.touch()
-    before = leftovers._STARTED - 60
-    os.utime(path, (before, before))
+def test_what_we_are_writing_is_not_swept_and_what_had_our_number_before_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary(tmp_path / "b").touch()
+    monkeypatch.chdir(tmp_path)  # a path may be told in two ways
+    with growing(Path("a")) as place:
+        place.touch()
+        sweep(tmp_path)
+        assert left(tmp_path) == {place.name}
+    assert left(tmp_path) == set()
+
+
+def test_what_a_read_only_disk_kept_us_from_removing_is_swept_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+        patch.setattr(leftovers, "remove", refused)
+        with growing(tmp_path / "a") as place:
+            place.touch()
+            raise KeyboardInterrupt  # and that it stays
+    assert left(tmp_path) == {place.name}
     sweep(tmp_path)
-    assert not path.exists()
+    assert left(tmp_path) == set()
 
 
 def test_in_a_locked_folder_whatever_is_half_written_is_swept(tmp_path: Path) -> None:

@@ -73,10 +73,17 @@ def _wait_until(
 
 def _wait(process: "subprocess.Popen[bytes]", folder: Path, pattern: str) -> None:
     """Until there is such a file that no process before it has left."""
-    before, until = set(folder.glob(pattern)), time.monotonic() + 120
-    while process.poll() is None and before.issuperset(folder.glob(pattern)):
+    before, until = _found(folder, pattern), time.monotonic() + 120
+    while process.poll() is None and before.issuperset(_found(folder, pattern)):
         held(time.monotonic() < until, f"nothing happened for two minutes: {_words(process)}")
         time.sleep(0.001)
+
+
+def _found(folder: Path, pattern: str) -> set[Path]:
+    try:
+        return set(folder.glob(pattern))
+    except FileNotFoundError:  # a folder that was removed while it was looked into
+        return set()
 
 
 def _kill(process: "subprocess.Popen[bytes]", tree: bool) -> None:
@@ -120,6 +127,6 @@ def side_by_side(folder: Path, number: int) -> int:
 
 
 ATTACKS = [
-    Attack("simulation with workers killed by SIGKILL and resumed", killed, times=10, short=0),
+    Attack("simulation with workers killed by SIGKILL and resumed", killed, times=11, short=0),
     Attack("two and three processes on one run folder", side_by_side, 4, short=0),
 ]

@@ -8,6 +8,7 @@ is the same run without Flower and without kills, in a process of its own.
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -41,7 +42,7 @@ _DAMAGED = "flwr-serverapp, and its newest checkpoint damaged"
 KILLS = [
     *["flwr-serverapp", "flwr-serverapp", _DAMAGED],
     *["flwr-clientapp", "flwr-clientapp"],
-    *["flower-superlink", "flower-supernode"],
+    *["fedwca.deploy.superlink", "flower-supernode"],
     *["fedwca deploy server", "fedwca deploy client", "fedwca deploy run"],
 ]
 
@@ -171,7 +172,7 @@ class _Cards:
 
 
 def _is_of(card: str, process: str) -> bool:
-    return f"/{card.partition(',')[0]} " in f"{process} "
+    return re.search(rf"[/ ]{re.escape(card.partition(',')[0])} ", f"{process} ") is not None
 
 
 def _sites_are_ahead(deployment: Path) -> bool:

@@ -243,5 +243,5 @@ ATTACKS = [
     Attack("worker killed in its work (2 a run)", partial(_disturbed, _killed), times=8),
     Attack("worker stopped by SIGSTOP (2 a run)", partial(_disturbed, _stopped), 5, short=0),
     Attack("worker out of memory (2 a run)", partial(_disturbed, _starved), 8, short=0),
-    Attack("Ctrl-C at any moment, and resumed", _interrupted, times=16),
+    Attack("Ctrl-C at any moment, and resumed", _interrupted, times=13),
 ]

@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import stat
 import unicodedata
 from collections import Counter
@@ -15,7 +14,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from fedwca.leftovers import remove, temporary
+from fedwca.leftovers import growing, remove
 from fedwca.parsing import parse_json
 
 __all__ = [
@@ -45,18 +44,15 @@ _NOT_PLAIN = re.compile(r"(|con|nul|aux|prn|com\d|lpt\d|.*-[0-9a-f]{12})")
 
 def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> None:
     """Write beside the target and rename; `durable` makes sure that it survives a power cut."""
-    growing = temporary(path)
-    try:
-        with growing.open("wb") as file:
+    with growing(path) as place:
+        with place.open("wb") as file:
             file.write(content)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-        growing.replace(path)
+        place.replace(path)
         if durable:
             _sync(path.parent)
-    finally:
-        growing.unlink(missing_ok=True)
 
 
 def write_json(path: Path, content: dict[str, Any], *, durable: bool = True) -> None:
@@ -74,18 +70,14 @@ def write_private(path: Path, content: bytes) -> None:
 @contextmanager
 def folder_at_once(path: Path) -> Iterator[Path]:
     """A folder to fill: it appears under its name only when all is in it, and on the disk."""
-    growing = temporary(path)
-    remove(growing)
-    growing.mkdir()
-    try:
-        yield growing
-        _sync(growing)
+    with growing(path) as place:
+        remove(place)
+        place.mkdir()
+        yield place
+        _sync(place)
         remove(path)
-        growing.rename(path)
+        place.rename(path)
         _sync(path.parent)
-    except BaseException:
-        shutil.rmtree(growing, ignore_errors=True)
-        raise
 
 
 def _sync(folder: Path) -> None:

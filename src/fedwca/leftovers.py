@@ -6,20 +6,34 @@ import platform
 import re
 import shutil
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["remove", "sweep", "temporary"]
+__all__ = ["growing", "remove", "sweep", "temporary"]
 
 _HERE = hashlib.sha256(platform.node().encode()).hexdigest()[:8]  # tells machines apart
 _NAME = re.compile(r".+\.([0-9a-f]{8})-(\d{1,9})\.tmp")
-_STARTED = time.time()
 _DAY = 24 * 3600.0
+_GROWING = set[str]()  # what this process writes at the moment
 
 
 def temporary(path: Path) -> Path:
     """Where this process writes what is to appear at a path; `sweep` knows it by its name."""
     return path.with_name(f"{path.name}.{_HERE}-{os.getpid()}.tmp")
+
+
+@contextmanager
+def growing(path: Path) -> Iterator[Path]:
+    """Where to write what is to appear at a path; what is not moved there is removed."""
+    place = temporary(path)
+    _GROWING.add(os.path.abspath(place))
+    try:
+        yield place
+    finally:
+        _GROWING.discard(os.path.abspath(place))
+        with suppress(OSError):  # on a disk that now is read-only, it is left to be swept
+            remove(place)
 
 
 def sweep(folder: Path, *, locked: bool = False) -> None:
@@ -55,8 +69,8 @@ def _is_left(path: Path) -> bool:
         return True
     if found[1] != _HERE:
         return False
-    if process == os.getpid():  # the number of an earlier one, as in a container
-        return written < _STARTED
+    if process == os.getpid():  # or of an earlier one with this number, as in a container
+        return os.path.abspath(path) not in _GROWING
     return not _is_alive(process)
 
 

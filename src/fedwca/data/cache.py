@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from fedwca.data.domains import Domain
 from fedwca.data.raw import Broken, Picture, RawDomain, Request
 from fedwca.files import file_digest, read_json, seal, unseal, write_atomically, write_json
-from fedwca.leftovers import sweep, temporary
+from fedwca.leftovers import growing, sweep
 from fedwca.notes import Note, silent, told
 from fedwca.paths import plain_path
 
@@ -158,31 +158,28 @@ def _write(
     pictures = raw.open()
     rows = _drawn(len(pictures.labels), request)
     sweep(folder, locked=True)
-    growing_file = temporary(folder / "images.npy")
-    try:
-        with growing_file.open("wb") as file:
-            growing = _GrowingArray(file, request.image_size)
+    with growing(folder / "images.npy") as place:
+        with place.open("wb") as file:
+            array = _GrowingArray(file, request.image_size)
             decoded = pictures.decode(rows, request.image_size)
-            growing.take(told(decoded, lambda done: _progress(raw.name, done, rows), note))
+            array.take(told(decoded, lambda done: _progress(raw.name, done, rows), note))
             file.flush()
             os.fsync(file.fileno())
-        broken = [(int(rows[place]), reason) for place, reason in growing.broken]
-        if not growing.good:
+        broken = [(int(rows[row]), reason) for row, reason in array.broken]
+        if not array.good:
             return broken
-        growing_file.replace(folder / "images.npy")
-    finally:
-        growing_file.unlink(missing_ok=True)
-    kept = rows[growing.good]
+        place.replace(folder / "images.npy")
+    kept = rows[array.good]
     labels = pictures.labels[kept]
     _save(folder / "rows.npy", kept)
     _save(folder / "labels.npy", labels)
     index = {
-        "digest": _content_digest(growing.pixels, labels),
+        "digest": _content_digest(array.pixels, labels),
         "left": _size_and_times(folder / "images.npy"),
         **{name: file_digest(folder / name) for name in _SMALL},
         "broken": broken,
-        "smallest": growing.smallest,
-        "largest": growing.largest,
+        "smallest": array.smallest,
+        "largest": array.largest,
     }
     # The index comes last: without it there is no entry.
     write_json(folder / "index.json", seal(index))
