@@ -419,7 +419,7 @@ def test_what_flower_cannot_put_together_is_refused_and_asked_for_again(
         reply = fetch(number)
         if reply and not spoilt and world.grid.sent[-1][1].kind == "work":
             spoilt.append(number)
-            letter = Letter("head", world.folder)
+            letter = Letter("head", world.folder, 10**6)
             letter.add("head", b"\x00nonsense")
             return letter
         return reply

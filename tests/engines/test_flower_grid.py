@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.superlink.grid.http_grid import HttpGrid
 
 from fedwca.engines.flower_grid import NotWholeError
@@ -68,6 +68,18 @@ def test_a_reply_is_not_fetched_beyond_its_room(superlink: SuperLink, tmp_path: 
     with pytest.raises(WireError, match="it is more than 4,000 bytes large"):
         superlink.grid(tmp_path, largest=4000).fetch("asked")
     assert superlink.confirmed == [head]  # Flower need not keep it
+
+
+def test_a_chunk_that_stands_in_an_array_many_times_over_is_counted_each_time(
+    superlink: SuperLink, tmp_path: Path
+) -> None:
+    zeros = Array("|u1", (25 * 2**20,), "junk", bytes(25 * 2**20))  # 5 chunks, all the same
+    superlink.take(reply_of(RecordDict({"": ArrayRecord({"": zeros})}), "asked"), "asked")
+    letter = superlink.grid(tmp_path, largest=20 * 2**20).fetch("asked")
+    assert letter is not None
+    assert sum(letter._lengths.values()) < 6 * 2**20
+    with pytest.raises(WireError, match="it is more than 20,971,520 bytes large"):
+        letter.message()
 
 
 def test_a_reply_on_its_way_lies_in_a_file_that_has_no_name(

@@ -6,16 +6,20 @@ message a reply answers is what the SuperLink has checked: replies are asked for
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import Any
 
-from flwr.app import Message
+from flwr.app import Array, Message
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest
-from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+from flwr.supercore.inflatable.inflatable_object import (
+    get_object_body,
+    get_object_head_values_from_object_content,
+    iterate_object_tree,
+)
 from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
 from flwr.supercore.inflatable.inflatable_utils import (
     ObjectPullError,
@@ -25,6 +29,7 @@ from flwr.supercore.inflatable.inflatable_utils import (
 
 from fedwca.engines.wire import WireError
 from fedwca.notes import Note
+from fedwca.parsing import parse_json
 
 __all__ = ["FlowerGrid", "Letter", "NotWholeError"]
 
@@ -38,15 +43,23 @@ class NotWholeError(Exception):
 
 
 class Letter:
-    """A reply that has come whole. Until it is read, its pieces lie in a file without a name."""
+    """A reply that has come whole. Until it is read, its pieces lie in a file without a name.
 
-    def __init__(self, head: str, folder: Path) -> None:
+    Args:
+        head: the name of the object that is the message.
+        folder: for the file.
+        largest: bytes that it may have, on its way and put together.
+    """
+
+    def __init__(self, head: str, folder: Path, largest: int) -> None:
         self._head, self._lengths = head, dict[str, int]()
+        self._largest = self._room = largest
         self._file = SpooledTemporaryFile(_SHORT, dir=str(folder))  # noqa: SIM115 (see close)
 
     def add(self, name: str, piece: bytes) -> None:
-        """Put in one more of Flower's objects, unless it is in there."""
+        """Put in one more of Flower's objects, unless it is in there; WireError if too much."""
         if name not in self._lengths:
+            self._take(len(piece))
             self._lengths[name] = len(piece)
             self._file.write(piece)
 
@@ -59,13 +72,32 @@ class Letter:
         self._file.seek(0)
         pieces = {name: self._file.read(length) for name, length in self._lengths.items()}
         self.close()
+        self._room = self._largest
         try:
+            for length in _put_together(pieces):
+                self._take(length)
             found = inflate_object_from_contents(self._head, pieces)
+        except WireError:
+            raise
         except Exception as error:  # of a dozen kinds, each the sender's fault
             raise WireError(f"it cannot be read ({type(error).__name__})") from None
         if not isinstance(found, Message):
             raise WireError(f"it is no message, but a {type(found).__name__}")
         return found
+
+    def _take(self, length: int) -> None:
+        self._room -= length
+        if self._room < 0:
+            raise WireError(f"it is more than {self._largest:,} bytes large")
+
+
+def _put_together(pieces: dict[str, bytes]) -> Iterator[int]:
+    """How long Flower's arrays get, chunk by chunk: one may stand in an array many times over."""
+    for piece in pieces.values():
+        kind, names, _ = get_object_head_values_from_object_content(piece)
+        if kind == Array.__qualname__:
+            for number in parse_json(get_object_body(piece, Array))["arraychunk_ids"]:
+                yield max(len(pieces[names[number]]), 1)
 
 
 class FlowerGrid:
@@ -106,7 +138,7 @@ class FlowerGrid:
         return self._whole(*replies[0]) if replies else None
 
     def _whole(self, head: str, tree: Any) -> Letter:
-        letter = Letter(head, self._folder)
+        letter = Letter(head, self._folder, self._largest)
         try:
             self._fill(letter, tree)
         except BaseException:
@@ -119,13 +151,9 @@ class FlowerGrid:
     def _fill(self, letter: Letter, tree: Any) -> None:
         client, run = self._grid._runtime_client, self._grid._run.run_id
         pull = make_pull_object_fn_protobuf(client.PullObject, self._grid.node, run)
-        closes, room = time.monotonic() + _LONGEST, self._largest
+        closes = time.monotonic() + _LONGEST
         for part in islice(iterate_object_tree(tree), _PIECES):
-            piece = _piece(part.object_id, pull, closes)
-            room -= len(piece)
-            if room < 0:
-                raise WireError(f"it is more than {self._largest:,} bytes large")
-            letter.add(part.object_id, piece)
+            letter.add(part.object_id, _piece(part.object_id, pull, closes))
 
     def _confirm(self, head: str) -> None:
         """Flower may forget it, whatever has come of it."""
