@@ -143,6 +143,9 @@ TRICKS = {
     "swapped layers": Trick(
         _swapped("conv1.weight", "conv2.weight"), "conv1.weight of the model 'local' is torch."
     ),
+    "swapped twins": Trick(
+        _swapped("norm.weight", "norm.bias"), "of the model 'local' stand under each other's names"
+    ),
     "swapped statistics": Trick(
         _swapped("running_mean", "running_var"), "running_var of the model 'local' is negative"
     ),

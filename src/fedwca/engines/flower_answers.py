@@ -10,7 +10,7 @@ from fedwca.engines.base import Answer, Job
 from fedwca.engines.flower_messages import Reply
 from fedwca.engines.flower_sites import KnownSite
 from fedwca.engines.flower_task import Task
-from fedwca.engines.plausible import check_counts, check_magnitude, fingerprint
+from fedwca.engines.plausible import check_counts, check_magnitude, check_names, fingerprint
 from fedwca.engines.secure_sum import PublicKeys
 from fedwca.engines.wire import Tensors, WireError, check_reply, check_size, check_state, unpack
 from fedwca.engines.withheld import completed, declared, keys_of, shown_of
@@ -96,6 +96,7 @@ def taken(task: Task, round: int, site: KnownSite, reply: Reply, due: Due, sent:
     if task.least_summed:
         record, keys = _completed(task, record)
     check_magnitude(record, task.features)
+    check_names(record, task.features)
     mark = fingerprint(reply.parcel, sent.keys())
     _check_new(task, round, site, mark)
     answer = Answer(Adapted(record, Record(), reply.health), reply.evaluation)

@@ -1,13 +1,16 @@
 """What an answer of the right form may still not say.
 
 `wire` refuses what has another form than the method declares. Here is refused what no honest site
-sends: weights beyond all training, other counts than it has told, a model that it has sent before.
+sends: weights beyond all training or under each other's names, other counts than it has told, a
+model that it has sent before.
 """
 
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Collection
 
+import torch
 from torch import Tensor
 
 from fedwca.core.params import State
@@ -15,11 +18,20 @@ from fedwca.engines.base import Evaluation
 from fedwca.engines.wire import Parcel, WireError
 from fedwca.methods.base import Record
 
-__all__ = ["FAR", "MiscountError", "check_counts", "check_magnitude", "fingerprint"]
+__all__ = [
+    "FAR",
+    "MiscountError",
+    "check_counts",
+    "check_magnitude",
+    "check_names",
+    "fingerprint",
+]
 
 # How many times larger than the source model's a tensor may be. On mini-digits the largest honest
 # ratio was 1.1 with the benchmark's learning rate, and 24 (a variance) with ten times that.
 FAR = 1000.0
+_BETTER = 2.0  # how many times nearer two tensors must be if exchanged, to be taken for that
+_FEWEST = 8  # numbers of a tensor: fewer may come to lie near another's by training
 
 
 class MiscountError(WireError):
@@ -49,6 +61,40 @@ def _largest(tensor: Tensor) -> float:
     """The largest absolute value, without a copy of all of them."""
     low, high = tensor.aminmax()
     return max(-float(low), float(high))
+
+
+def check_names(reply: Record, source: State) -> None:
+    """Refuse two tensors of one shape that stand under each other's names.
+
+    Training moves a tensor away from where the source model has it, but not two of them to where
+    the other one was.
+    """
+    for name, state in reply.models.items():
+        for parts in _alike(source):
+            far = _distances([state[part] for part in parts], [source[part] for part in parts])
+            own = far.diagonal()
+            exchanged = own[:, None] + own > _BETTER * (far + far.T)
+            for one, other in exchanged.nonzero().tolist():
+                raise WireError(
+                    f"{parts[one]} and {parts[other]} of the model {name!r} stand under each "
+                    "other's names"
+                )
+
+
+def _alike(source: State) -> list[list[str]]:
+    """Names of tensors that have one shape, and enough numbers to be told apart."""
+    groups = defaultdict(list)
+    for part, tensor in source.items():
+        if tensor.is_floating_point() and tensor.numel() >= _FEWEST:
+            groups[tensor.shape].append(part)
+    return [parts for parts in groups.values() if len(parts) > 1]
+
+
+def _distances(ours: list[Tensor], theirs: list[Tensor]) -> Tensor:
+    """[i, j]: how far our i-th tensor is from their j-th."""
+    rows, columns = (torch.stack([t.flatten() for t in tensors]) for tensors in (ours, theirs))
+    exact = "donot_use_mm_for_euclid_dist"  # the other way rounds small distances away
+    return torch.cdist(rows.float(), columns.float(), compute_mode=exact)
 
 
 def check_counts(
