@@ -15,7 +15,7 @@ import torch
 import fedwca
 from fedwca.experiments.config import resolve
 from fedwca.experiments.runner import load_data
-from fedwca.files import seal, unseal
+from fedwca.files import seal, unseal, write_lines
 
 
 def settings(npz_folder: Path) -> dict[str, Any]:
@@ -80,6 +80,20 @@ def test_records_are_flat_and_alike(npz_folder: Path, places: dict[str, Path]) -
     assert last["cluster"] == line["server"]["cluster_of/noisy/1"]
     assert last["weights"] == line["server"]["v/noisy/1"]
     assert records[0]["alpha"] is records[0]["cluster"] is records[0]["loss_ce"] is None
+
+
+def test_what_a_client_calls_its_numbers_hides_none_of_ours(
+    npz_folder: Path, places: dict[str, Path]
+) -> None:
+    run = fedwca.run(settings(npz_folder), **places)
+    path, before = run.path / "results.jsonl", run.records()
+    lines = [json.loads(text) for text in path.read_text().splitlines()]
+    for line in lines:
+        for health in line.get("health", {}).values():
+            health.update(round=9, client=7, accuracy=1, weights=5.0, domain=0, cluster=3)
+        line.pop("sha256")
+    write_lines(path, lines)
+    assert fedwca.open_run(run.path).records() == before
 
 
 def test_records_make_a_data_frame(npz_folder: Path, places: dict[str, Path]) -> None:

@@ -110,6 +110,14 @@ def test_plaintext_must_be_asked_for_and_is_warned_of(invoke: Invoke) -> None:
     assert expected_sites(Path("deployment")) == {"a": "", "b": "", "c": ""}
 
 
+def test_a_later_site_differs_in_more_than_capitals(invoke: Invoke) -> None:
+    assert invoke(*INIT, "--site", "clinic").code == 0
+    key = Path("deployment/server/keys/clinic.pub").read_bytes()
+    refused(invoke("deploy", "init", "--site", "Clinic"), "there is a site clinic already")
+    assert Path("deployment/server/keys/clinic.pub").read_bytes() == key
+    assert invoke("deploy", "init", "--site", "clinic", "--site", "ward").code == 0
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -213,9 +213,51 @@ def test_a_site_under_another_s_name_is_refused_and_a_stranger_not_even_asked(
     world.grid.sites[2] = world.grid.sites[3] = world.grid.sites[0]  # no key, and a foreign one
     engine, told = world.engine(expected=keys)
     assert [c.name for c in engine.clients()] == ["dim"]
-    assert any("noisy cannot take part: it does not hold" in note for note in told.notes)
+    liar = "dim, which came as noisy, cannot take part: it does not hold that site's key"
+    assert liar in told.notes
     assert told.notes.count("a node whose key is of no site here is left aside") == 2
     assert {node for node, _ in world.grid.sent} == {0, 1}
+
+
+@pytest.mark.parametrize("lie", [{"site": "dim"}, {"images": 2**24 + 1}, {"images": -1}])
+def test_a_lie_on_joining_is_the_fault_of_whoever_holds_the_key(
+    world: World, lie: dict[str, Any]
+) -> None:
+    honest = world.grid.sites[1]
+    world.grid.sites[1] = lambda request: replace(honest(request), **lie)
+    world.grid.keys = {0: b"key of dim", 1: b"key of noisy"}
+    ledger = world.folder / "ledger.jsonl"
+    engine, told = world.engine(
+        expected={"dim": "key of dim", "noisy": "key of noisy"}, ledger=ledger
+    )
+    world.run(engine, told)
+    assert [list(line["clients"]) for line in told.lines] == [["dim"]] * 4
+    (refused,) = (line["refused"] for line in told.lines if "refused" in line)
+    assert list(refused) == ["noisy"]
+    assert Ledger(ledger).refusals_of("noisy") == 1
+    assert any(note.startswith("noisy") for note in told.notes)
+
+    world.grid.sites[1] = honest
+    engine, told = world.engine(
+        expected={"dim": "key of dim", "noisy": "key of noisy"}, ledger=ledger
+    )
+    world.run(engine, told)
+    assert told.sites["noisy"]["refused"] == 1
+
+
+def test_a_node_that_never_says_who_it_is_is_asked_ever_more_rarely(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedwca.engines.flower_sites._ASK_AGAIN", 0.02)
+    world.grid.asleep = {1}
+    engine, _ = world.engine()
+    until = time.monotonic() + 1
+    while time.monotonic() < until:
+        engine.clients()
+    asked = [node for node, request in world.grid.sent if request.kind == "join"]
+    # After 0.02 + 0.04 + … s: six times in 1.26 s. The one that answers is asked once.
+    assert 2 <= asked.count(1) <= 7
+    assert asked.count(0) == 1
 
 
 def test_a_name_that_nobody_expects_is_refused(world: World) -> None:

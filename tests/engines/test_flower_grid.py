@@ -6,7 +6,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.superlink.grid.http_grid import HttpGrid
 
-from fedwca.engines.flower_grid import NotWholeError
+from fedwca.engines.flower_grid import Letter, NotWholeError
 from fedwca.engines.flower_messages import Request
 from fedwca.engines.flower_post import NoReply, Post
 from fedwca.engines.wire import WireError
@@ -80,6 +80,27 @@ def test_a_chunk_that_stands_in_an_array_many_times_over_is_counted_each_time(
     assert sum(letter._lengths.values()) < 6 * 2**20
     with pytest.raises(WireError, match="it is more than 20,971,520 bytes large"):
         letter.message()
+
+
+def test_lists_have_less_room_than_tensors(superlink: SuperLink, tmp_path: Path) -> None:
+    """Whoever reads `[[],[],…]` makes of three bytes more than sixty."""
+    grid = superlink.grid(tmp_path)
+    superlink.take(reply_of(words("[" * 2**22), "lists"), "lists")
+    with pytest.raises(WireError, match="it has more than 4,194,304 bytes beside its tensors"):
+        grid.fetch("lists")
+    many = Array("|u1", (2**23,), "junk", b"\1" * 2**23)
+    superlink.take(reply_of(RecordDict({"": ArrayRecord({"": many})}), "tensors"), "tensors")
+    letter = grid.fetch("tensors")
+    assert letter is not None
+    assert letter.message().content.array_records[""][""].data == b"\1" * 2**23
+
+
+def test_what_only_begins_like_a_piece_of_a_tensor_is_none(tmp_path: Path) -> None:
+    letter = Letter("head", tmp_path, 2**30)
+    letter.add("right", b"ArrayChunk  4194305\x00" + bytes(2**22 + 1))
+    with pytest.raises(WireError, match="beside its tensors"):
+        letter.add("wrong", b"ArrayChunk  4194305" + b" " * 2**22)
+    letter.close()
 
 
 def test_a_reply_on_its_way_lies_in_a_file_that_has_no_name(

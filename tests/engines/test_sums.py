@@ -331,6 +331,34 @@ def test_a_round_that_is_done_again_gives_only_the_sum_that_it_gave(world: World
     assert sum(refusal in note for note in told.notes) == 7
 
 
+def test_a_round_that_is_done_again_with_other_images_gives_no_second_sum(world: World) -> None:
+    """From 200·x' and 100·x, all others being equal, the server would have the site's model."""
+    experiment = secured("fedavg", rounds=1)
+    world.run(experiment)
+    image = next((world.folder / "images" / "dim-a").iterdir())
+    image.with_name("one-more.png").write_bytes(image.read_bytes())
+    world.start()
+    (again,), told = world.run(experiment)
+    assert distance(again.state.models["global"], world.new_model().feature_state()) == 0
+    refusal = "it has taken part in a sum of round 0 with another model or count already"
+    assert any(f"dim-a drops out of the sum (mask): {refusal}" in note for note in told.notes)
+
+
+def test_who_does_not_know_the_end_of_a_sum_is_in_no_second_one(world: World) -> None:
+    """The server had the others' help and died: with a second sum of other sites it had two."""
+    experiment = secured("fedavg", rounds=1)
+    world.drop("noisy-d", "unmask", after=False)
+    honest = world.program("noisy-d", "home")
+    (first,), _ = world.run(experiment)
+    assert distance(first.state.models["global"], world.new_model().feature_state()) > 0
+    world.programs["noisy-d"] = honest
+    world.start()
+    (again,), told = world.run(experiment)
+    assert distance(again.state.models["global"], world.new_model().feature_state()) == 0
+    refusal = "it has sent its model to a sum of which it does not know the end"
+    assert any(f"noisy-d drops out of the sum (share): {refusal}" in note for note in told.notes)
+
+
 def test_what_is_refused_before_a_run() -> None:
     for method in ("fedamp", "fedpcl", "ifca", "local"):
         with pytest.raises(UserError, match="needs every site's whole model"):

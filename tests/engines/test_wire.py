@@ -100,6 +100,14 @@ def test_half_precision_rounds_weights_alone() -> None:
     assert len(pack(records, sent.keys(), "float16")[0].blob) < 50
 
 
+def test_a_weight_that_stands_in_many_places_is_widened_once() -> None:
+    parcel, (name,) = pack({"": Record({"m": {"a": torch.ones(9)}})}, wire="float16")
+    rows = [["", "models", "m", str(number), name] for number in range(1000)]
+    model = unpack(parcel._replace(places=json.dumps(rows)), {})[0][""].models["m"]
+    assert len(model) == 1000
+    assert len({tensor.data_ptr() for tensor in model.values()}) == 1
+
+
 def test_a_changed_or_cut_parcel_is_refused() -> None:
     parcel, _ = pack(message())
     changed = bytearray(parcel.blob)

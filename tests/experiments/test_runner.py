@@ -43,7 +43,9 @@ def lines(run: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), UserError("a worker is lost")])
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), UserError("a worker is lost"), BrokenPipeError()]
+)
 def test_a_stopped_run_loses_no_finished_round_however_rare_checkpoints_are(
     npz_folder: Path, tmp_path: Path, error: BaseException, workers: int
 ) -> None:

@@ -87,6 +87,7 @@ def make_kit(
     if (server / "deployment.toml").exists():
         before = server_kit(folder)
         _check_unchanged(before, address, port, plaintext)
+        _check_apart(before.sites, sites)
         kit = before._replace(sites=(*before.sites, *(s for s in sites if s not in before.sites)))
     else:
         _check_new(address, port, listen, sites)
@@ -98,6 +99,17 @@ def make_kit(
         _write_site(folder / "sites" / site, site, kit)
     _write_settings(kit)  # last: what it names is there
     return kit, new
+
+
+def _check_apart(before: Sequence[str], sites: Sequence[str]) -> None:
+    """A folder, and a key in it, that differ from others in capitals alone may be the same."""
+    known = {site.lower(): site for site in before}
+    for site in sites:
+        if known.get(site.lower(), site) != site:
+            raise UserError(
+                f"there is a site {known[site.lower()]} already: a new one must differ from it in "
+                f"more than capitals, call {site} otherwise"
+            )
 
 
 def _check_new(address: str, port: int, listen: str, sites: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ from fedwca.methods.base import Record
 
 __all__ = ["Releases"]
 
+_ANEW = "start a new run, with another run.seed"  # the same settings are the same run
 _TOLD = "told"  # beside the replies, the record of how many there were
 
 
@@ -38,7 +39,7 @@ class Releases:
             return reply
         if count >= self._most:
             sentence = f"it has given the {self._most} answers that its privacy allows for"
-            raise UserError(f"{sentence}: start a new run", elsewhere=sentence)
+            raise UserError(f"{sentence}: {_ANEW}", elsewhere=sentence)
         return None
 
     def keep(self, request: Request, reply: Record) -> None:
@@ -58,7 +59,7 @@ class Releases:
             return int(records.pop(_TOLD).values["count"]), records
         except (ValueError, KeyError):
             sentence = "it no longer knows how much it has told under [privacy]"
-            raise UserError(f"{sentence}: start a new run", elsewhere=sentence) from None
+            raise UserError(f"{sentence}: {_ANEW}", elsewhere=sentence) from None
 
 
 def _asked(request: Request) -> str:

@@ -4,6 +4,7 @@ Flower starts a process for each step, so secrets lie in files meanwhile, for th
 """
 
 import base64
+import hashlib
 import json
 import shutil
 from collections.abc import Collection, Mapping
@@ -40,10 +41,11 @@ class SiteSums:
 
     - sum/secret.json        keys and shares of the sum under way; gone with its last step
     - sum/local.safetensors  the model to be summed; gone once it was sent under masks
-    - sums.json              with whom each round was summed, for good
+    - sums.json              with whom each round was summed, and a hash of what, for good
 
-    A round that is done again gives the same model. From two sums of it, over different sites, the
-    server could take the difference: so a site takes part again only in the very same sum.
+    From two sums of a round that is done again, over different sites or of different models, the
+    server could take the difference: so a site takes part again only in the very same sum, and in
+    none if it does not know over whom the first one was.
     """
 
     def __init__(self, folder: Path, site: str) -> None:
@@ -80,7 +82,10 @@ class SiteSums:
             for name in names
         }
         member, sealed = share(self._site, keys, peers)
-        self._promise(kept["round"], "members", names)
+        given = self._promised().get(str(kept["round"]), {})
+        if "vector" in given and "summed" not in given:
+            raise SumError("it has sent its model to a sum of which it does not know the end")
+        self._promise(kept["round"], "members", sorted(names))
         self._keep({"round": kept["round"], "next": "mask", "member": _written(member)})
         return Record({}, {peer: as_tensor(box) for peer, box in sealed.items()})
 
@@ -91,6 +96,7 @@ class SiteSums:
         vector = encoded(self._local(), *map(int, counts))
         boxes = {name: as_bytes(values[f"box/{name}"]) for name in _after("box/", values)}
         member, masked = mask(_read(kept["member"]), boxes, vector)
+        self._promise(kept["round"], "vector", hashlib.sha256(vector.data).hexdigest())
         self._keep({"round": kept["round"], "next": "unmask", "member": _written(member)})
         (self._path / "local.safetensors").unlink()
         return Record({}, {"masked": torch.from_numpy(masked.view(np.int64))})
@@ -98,19 +104,25 @@ class SiteSums:
     def _unmask(self, kept: dict[str, Any], values: Mapping[str, Tensor], least: int) -> Record:
         survivors = _after("summed/", values)
         shares = unmask(_read(kept["member"]), survivors, least)
-        self._promise(kept["round"], "summed", survivors)
+        self._promise(kept["round"], "summed", sorted(survivors))
         shutil.rmtree(self._path)
         return Record({}, {name: as_tensor(content) for name, content in shares.items()})
 
-    def _promise(self, round: int, what: str, names: Collection[str]) -> None:
+    def _promise(self, round: int, what: str, told: list[str] | str) -> None:
         """Refuse another sum of the round than the one that was taken part in."""
+        given = self._promised()
+        if given.setdefault(str(round), {}).setdefault(what, told) != told:
+            other = "another model or count" if what == "vector" else "other sites"
+            raise SumError(f"it has taken part in a sum of round {round} with {other} already")
+        write_json(self._given, seal(given))
+
+    def _promised(self) -> dict[str, dict[str, list[str] | str]]:
         given = read_sealed(self._given) if self._given.exists() else {}
         if given is None:
-            raise SumError("it no longer knows with whom it was summed: start a new run")
-        before = given.setdefault(str(round), {}).setdefault(what, sorted(names))
-        if before != sorted(names):
-            raise SumError(f"it has taken part in a sum of round {round} with other sites already")
-        write_json(self._given, seal(given))
+            raise SumError(
+                "it no longer knows with whom it was summed: start a new run, with another run.seed"
+            )
+        return given
 
     def _local(self) -> State:
         try:

@@ -8,9 +8,24 @@ from typing import NamedTuple, Protocol
 from fedwca.core.params import State
 from fedwca.methods.base import Adapted, Client, Pooled, Record
 
-__all__ = ["Answer", "Engine", "Evaluation", "Exchanged", "Job", "Refused", "Summed", "Sums"]
+__all__ = [
+    "Answer",
+    "Engine",
+    "Evaluation",
+    "Exchanged",
+    "Job",
+    "Refused",
+    "Summed",
+    "Sums",
+    "joined",
+]
 
 Refused = Mapping[str, list[str]]  # by client, why answers were not taken
+
+
+def joined(one: Refused, other: Refused) -> Refused:
+    """Both, the first one's reasons first."""
+    return {site: [*one.get(site, ()), *other.get(site, ())] for site in {**one, **other}}
 
 
 class Job(NamedTuple):

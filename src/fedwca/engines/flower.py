@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedwca.engines.base import Exchanged, Job, Sums
+from fedwca.engines.base import Exchanged, Job, Sums, joined
 from fedwca.engines.flower_ledger import Ledger
 from fedwca.engines.flower_post import Grid, Post
 from fedwca.engines.flower_round import Round
@@ -108,15 +108,15 @@ class FlowerEngine:
         """
         self.close()
         self._scratch.mkdir(parents=True)
+        self._sites.round = round
         work = Round(self._task, self._sites, round, jobs, self._note, self._scratch)
         self._gather(work, round, min(self._rules.least_sites, len(jobs)))
         for name in work.unanswered():
             self._note(f"round {round}: closed without {name}")
         work.close()
         answers = {c: work.answers[c.name] for c in jobs if c.name in work.answers}
-        return Exchanged(
-            answers, work.bytes_down, work.bytes_up, work.refused, self._sums(round, work)
-        )
+        refused = joined(self._sites.refused(), work.refused)
+        return Exchanged(answers, work.bytes_down, work.bytes_up, refused, self._sums(round, work))
 
     def _gather(self, work: Round, round: int, least: int) -> None:
         closes = time.monotonic() + self._rules.round_seconds

@@ -5,6 +5,7 @@ what is no message spoil the replies beside it, and believes what a reply says o
 message a reply answers is what the SuperLink has checked: replies are asked for by that.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -36,6 +37,8 @@ __all__ = ["FlowerGrid", "Letter", "NotWholeError"]
 _LONGEST = 7200.0  # seconds that Flower, too, waits for all of a reply
 _SHORT = 2**20  # bytes that need no file
 _PIECES = 1000  # that the largest reply may come in: Flower cuts at 5 MiB
+_BESIDE = 2**22  # bytes of a reply beside tensors: who reads lists makes twenty of each
+_CHUNK = re.compile(rb"ArrayChunk  \d{1,12}\x00")  # how Flower begins a piece of a tensor
 
 
 class NotWholeError(Exception):
@@ -54,12 +57,16 @@ class Letter:
     def __init__(self, head: str, folder: Path, largest: int) -> None:
         self._head, self._lengths = head, dict[str, int]()
         self._largest = self._room = largest
+        self._beside = _BESIDE
         self._file = SpooledTemporaryFile(_SHORT, dir=str(folder))  # noqa: SIM115 (see close)
 
     def add(self, name: str, piece: bytes) -> None:
         """Put in one more of Flower's objects, unless it is in there; WireError if too much."""
         if name not in self._lengths:
             self._take(len(piece))
+            self._beside -= 0 if _CHUNK.match(piece) else len(piece)
+            if self._beside < 0:
+                raise WireError(f"it has more than {_BESIDE:,} bytes beside its tensors")
             self._lengths[name] = len(piece)
             self._file.write(piece)
 

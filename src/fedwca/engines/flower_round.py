@@ -60,7 +60,7 @@ class Round:
         return [name for name in self.unanswered() if may_come(name)]
 
     def give_up_if_all_failed(self) -> None:
-        """Stop the run where every site is there, and none can do its job."""
+        """Stop the run where nobody is left who might still answer: waiting would never end."""
         names = self.unanswered()
         if self._under_way or any(self._tries[name] < _TRIES for name in names):
             return

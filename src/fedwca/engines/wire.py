@@ -102,6 +102,7 @@ def unpack(parcel: Parcel, known: Mapping[str, Tensor]) -> tuple[dict[str, Recor
     came = read_tensors(parcel.blob)
     records: dict[str, Record] = {}
     used: Tensors = {}
+    wide: Tensors = {}  # one for all places of a tensor: a small parcel may name very many
     missing = []
     for group, *where in _read_places(parcel.places):
         record = records.setdefault(group, Record())
@@ -113,8 +114,9 @@ def unpack(parcel: Parcel, known: Mapping[str, Tensor]) -> tuple[dict[str, Recor
             missing.append(wanted)
             continue
         used[wanted] = tensor
-        half = kind == "models" and tensor.dtype == torch.float16
-        place(record, kind, name, part, tensor.float() if half else tensor)
+        if kind == "models" and tensor.dtype == torch.float16:
+            tensor = wide[wanted] if wanted in wide else wide.setdefault(wanted, tensor.float())
+        place(record, kind, name, part, tensor)
     if missing:
         raise MissingError(f"{len(missing)} tensors are named, but not here")
     return records, used

@@ -403,14 +403,14 @@ _NAMES = (
 )
 
 
-_LARGEST = 1 << 20  # bytes of a config file
+_LONGEST = 1 << 20  # bytes of a config file
 
 
 def _read_toml(path: Path) -> Table:
     try:
         with open_file(path) as file:
-            content = file.read(_LARGEST + 1)
-        if len(content) > _LARGEST:
+            content = file.read(_LONGEST + 1)
+        if len(content) > _LONGEST:
             raise UserError(f"{path} is too large for a config file: give the path of a TOML file")
         return parse_toml(content.decode())
     except FileNotFoundError:

@@ -16,7 +16,7 @@ from fedwca.data import (
     UnlabeledImages,
     load_benchmark,
 )
-from fedwca.engines.base import Engine, Exchanged, Job, Refused, Sums
+from fedwca.engines.base import Engine, Exchanged, Job, Refused, Sums, joined
 from fedwca.engines.simulator import Simulator
 from fedwca.errors import UserError
 from fedwca.experiments.config import Experiment
@@ -182,7 +182,7 @@ def federate_into(
     kept = _Kept(folder, start, experiment.run.checkpoint_every, method.rounds)
     try:
         federate(method, engine, start, say, kept.keep, every=every)
-    except (KeyboardInterrupt, UserError):
+    except (KeyboardInterrupt, BrokenPipeError, UserError):
         kept.save()  # while what it needs of the engine is still there
         raise
     finally:
@@ -232,7 +232,7 @@ def federate(
         score = last or at.rounds % every == 0
         jobs = _Jobs(method, engine.clients(), at, score, last)
         exchanged = engine.exchange(at.rounds, jobs)
-        refused = _joined(at.facts.get("refused", {}), exchanged.refused)
+        refused = joined(at.facts.get("refused", {}), exchanged.refused)
         if score:
             say(_line(method, at, exchanged, refused))
         if last:
@@ -270,10 +270,6 @@ class _Jobs(Mapping[Client, Job]):
         return len(self._clients)
 
 
-def _joined(one: Refused, other: Refused) -> Refused:
-    return {site: [*one.get(site, ()), *other.get(site, ())] for site in {**one, **other}}
-
-
 def _line(method: Method, at: Checkpoint, exchanged: Exchanged, refused: Refused) -> dict[str, Any]:
     scores = client_scores({c: a.evaluation for c, a in exchanged.answers.items() if a.evaluation})
     return {
@@ -294,7 +290,7 @@ def _next(
     replies = {client: a.reply for client, a in adapted.items()}
     if exchanged.sums is not None:
         replies, exchanged = _summed(method, at, replies, exchanged, exchanged.sums)
-        unsaid = _joined(unsaid, exchanged.refused)
+        unsaid = joined(unsaid, exchanged.refused)
     state = method.aggregate(at.state, replies)
     memories = {**at.memories, **{client.name: a.memory for client, a in adapted.items()}}
     facts = {
