@@ -42,7 +42,7 @@ _DAMAGED = "flwr-serverapp, and its newest checkpoint damaged"
 KILLS = [
     *["flwr-serverapp", "flwr-serverapp", _DAMAGED],
     *["flwr-clientapp", "flwr-clientapp"],
-    *["fedwca.deploy.superlink", "flower-supernode"],
+    *["fedwca.deploy.superlink", "fedwca.deploy.supernode"],
     *["fedwca deploy server", "fedwca deploy client", "fedwca deploy run"],
 ]
 

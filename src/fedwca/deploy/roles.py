@@ -14,7 +14,6 @@ from fedwca.deploy.kit import ServerKit, SiteKit, server_kit
 from fedwca.deploy.processes import (
     Tail,
     check_flower,
-    flower,
     free_port,
     is_open,
     keep_running,
@@ -193,7 +192,8 @@ def _run_site(kit: SiteKit, local: dict[str, Any], note: Note) -> None:
 
 
 def _supernode(kit: SiteKit) -> list[str]:
-    words = [flower("flower-supernode"), "--superlink", f"{kit.address}:{kit.port}"]
+    words = [sys.executable, "-m", "fedwca.deploy.supernode"]
+    words += ["--superlink", f"{kit.address}:{kit.port}"]
     # The port is for the processes of this machine only.
     words += ["--host", "127.0.0.1", "--port", str(free_port())]
     words += ["--node-config", f'site="{kit.site}"']
