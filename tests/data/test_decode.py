@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from fedwca.data.decode import (
     _ONE_LARGE,
     BrokenImageError,
+    UnreadImageError,
     decode_image,
     image_files,
     look_into,
@@ -307,6 +308,60 @@ def test_a_file_that_may_not_be_read_is_broken(
         decode_image(path, 4)
 
 
+class Failing(io.BufferedReader):
+    """A file of which reading fails with that error, once as many bytes were read."""
+
+    def __init__(self, path: Path, error: Exception, after: int = 0) -> None:
+        super().__init__(io.FileIO(path))
+        self.error, self.left = error, after
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        found = super().read(size)
+        self.left -= len(found)
+        if self.left < 0:
+            raise self.error
+        return found
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EMFILE, errno.ETIMEDOUT])
+@pytest.mark.parametrize("after", [0, 2000])
+def test_a_fault_of_the_disk_or_the_machine_is_not_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, after: int
+) -> None:
+    path = save(tmp_path / "x.png", noise())
+    error = OSError(number, os.strerror(number))
+    monkeypatch.setattr("fedwca.data.decode.open_file", lambda path: Failing(path, error, after))
+    with pytest.raises(UserError, match=r"x\.png cannot be read for the moment \(.*mend that"):
+        decode_image(path, 4)
+
+
+def test_a_fault_that_a_decoder_takes_for_damage_is_not_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(tmp_path / "x.tif", noise(), compression="tiff_lzw")
+    path.write_bytes(path.read_bytes()[:2000])  # as libtiff, which reads by itself, would see it
+    error = OSError(errno.EIO, os.strerror(errno.EIO))
+    files = iter([path.open("rb"), Failing(path, error)])
+    monkeypatch.setattr("fedwca.data.decode.open_file", lambda path: next(files))
+    with pytest.raises(UserError, match="cannot be read for the moment"):
+        decode_image(path, 4)
+
+
+def test_a_file_that_goes_while_it_is_decoded_is_unread_and_not_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.png"
+    path.write_bytes(b"no image")
+
+    def go(*_: object, **__: object) -> None:
+        path.unlink()
+        raise UnidentifiedImageError
+
+    monkeypatch.setattr(Image, "open", go)
+    with pytest.raises(UnreadImageError, match=r"^it cannot be read \(No such file"):
+        decode_image(path, 4)
+
+
 def test_corrupt_exif_costs_neither_the_image_nor_a_warning(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -426,16 +481,28 @@ def test_names_are_shown_without_line_breaks_terminal_codes_or_stray_bytes() -> 
     assert written_out("a\nb\x1b[31mc\udcffd Straße 猫") == r"a\u000ab\u001b[31mc\udcffd Straße 猫"
 
 
+@pytest.mark.parametrize(
+    "error", [MemoryError(), OSError("out of memory error when reading image file")]
+)
 def test_too_little_memory_is_not_the_files_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def fail(*_: object, **__: object) -> None:
-        raise MemoryError
+        raise error
 
     (tmp_path / "x.jpg").touch()
     monkeypatch.setattr(Image, "open", fail)
     with pytest.raises(UserError, match=r"too little memory to decode .*x\.jpg"):
         decode_image(tmp_path / "x.jpg", 4)
+
+
+def test_the_name_of_a_folder_is_no_want_of_memory(tmp_path: Path) -> None:
+    folder = put_images(tmp_path / "out of memory", "x.jpg")
+    (folder / "x.jpg").write_text("no image")
+    (folder / "y.jpg").symlink_to("nowhere")
+    for name, reason in (("x.jpg", "it is no image"), ("y.jpg", "it cannot be read")):
+        with pytest.raises(BrokenImageError, match=reason):
+            decode_image(folder / name, 4)
 
 
 def test_long_lists_are_cut_short() -> None:

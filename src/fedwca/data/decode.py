@@ -13,16 +13,19 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 
 from fedwca.data.raw import Picture
 from fedwca.errors import UserError
-from fedwca.files import open_file
+from fedwca.files import is_passing, open_file
+from fedwca.machine import lacks_memory
 
 __all__ = [
     "IMAGE_SUFFIXES",
     "BrokenImageError",
     "Folder",
+    "UnreadImageError",
     "decode_image",
     "image_files",
     "is_image",
     "look_into",
+    "not_now",
 ]
 
 IMAGE_SUFFIXES = frozenset(
@@ -45,6 +48,7 @@ _SIDEWAYS = (5, 6, 7, 8)
 # Threads decode side by side, but no two images of so many pixels: each may take gigabytes.
 _MANY = 1 << 25
 _ONE_LARGE = threading.Lock()
+_BLOCKS = 1 << 10  # of a MiB each: what of a broken file is read again
 
 # Without any handler, Python would print what Pillow logs about a broken file.
 logging.getLogger("PIL").addHandler(logging.NullHandler())
@@ -52,6 +56,10 @@ logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 class BrokenImageError(Exception):
     """An image that cannot be decoded; its text is the reason, in a few words."""
+
+
+class UnreadImageError(BrokenImageError):
+    """An image file that is gone, denied or no file at all; what it holds remains unknown."""
 
 
 class Folder(NamedTuple):
@@ -102,12 +110,42 @@ def decode_image(path: Path, size: int) -> Picture:
     try:
         with open_file(path) as file, Image.open(file, formats=_FORMATS) as image:
             return _decoded(image, size)
-    except MemoryError:  # not the file's fault, so it must not be put down as broken
-        raise UserError(
-            f"there is too little memory to decode {path}: free some, or make the image smaller"
-        ) from None
     except Exception as error:  # on bad bytes, decoders raise whatever comes first
-        raise BrokenImageError(_reason(path, error)) from error
+        raise _told(path, error) from error
+
+
+def not_now(path: Path, error: OSError) -> UserError:
+    """For a file that cannot be read for the moment."""
+    return UserError(
+        f"{path} cannot be read for the moment ({error.strerror}): mend that and run again, "
+        "or remove the file",
+        "one of its images cannot be read for the moment",
+    )
+
+
+def _told(path: Path, error: Exception) -> Exception:
+    """What to raise instead: only what is the file's own fault may put it down as broken."""
+    # What cannot be identified is told with its name, which may hold any words.
+    if lacks_memory(error) and not isinstance(error, UnidentifiedImageError):
+        return UserError(
+            f"there is too little memory to decode {path}: free some, or make the image smaller"
+        )
+    trouble = error if is_passing(error) else _trouble_reading(path)
+    if isinstance(trouble, OSError) and is_passing(trouble):
+        return not_now(path, trouble)
+    return (UnreadImageError if trouble else BrokenImageError)(_reason(path, trouble or error))
+
+
+def _trouble_reading(path: Path) -> OSError | None:
+    """Some decoders read by themselves, and take for damage what the system tells them."""
+    try:
+        with open_file(path) as file:
+            for _ in range(_BLOCKS):
+                if not file.read(1 << 20):
+                    break
+    except OSError as error:
+        return error
+    return None
 
 
 def _decoded(image: Image.Image, size: int) -> Picture:
