@@ -16,7 +16,7 @@ from fedwca import files as files_module
 from fedwca.data import cache
 from fedwca.data.benchmarks import load_benchmark
 from fedwca.data.cache import default_cache, stored_domain
-from fedwca.data.decode import look_into
+from fedwca.data.folders import look_into
 from fedwca.data.image_files import image_domain
 from fedwca.data.npz import read_npz
 from fedwca.data.raw import Broken, Picture, RawDomain, Request

@@ -18,9 +18,8 @@ from fedwca.data.decode import (
     BrokenImageError,
     UnreadImageError,
     decode_image,
-    image_files,
-    look_into,
 )
+from fedwca.data.folders import image_files, look_into
 from fedwca.data.image_files import ImageFiles, image_domain, listed, plain_name
 from fedwca.data.raw import Broken, Picture
 from fedwca.errors import UserError
@@ -448,23 +447,6 @@ def test_a_domain_is_known_by_content_and_labels_not_by_place(tmp_path: Path) ->
         domains.append(image_domain("x", [(f, 3) for f in image_files(folder)], tmp_path))
     assert domains[0].key == domains[1].key == {"loader": "image files", "labels": [3, 3]}
     assert [file.name for file in domains[0].files] == ["a.jpg", "b.jpg"]
-
-
-def test_folders_list_images_by_name_and_nothing_hidden(tmp_path: Path) -> None:
-    put_images(
-        tmp_path, "b.JPG", "a.Tiff", "._a.jpg", ".hidden.png", "notes.txt", "c.gif", "10.webp"
-    )
-    put_images(tmp_path, "z/x.jpg", "d.jpg/x.jpg", "__MACOSX/x.jpg", ".git/x.jpg", "y/x.jpg")
-    (tmp_path / "circle.jpg").symlink_to("circle.jpg")
-    os.mkfifo(tmp_path / "pipe.jpg")
-    names = [file.name for file in image_files(tmp_path)]
-    assert names == ["10.webp", "a.Tiff", "b.JPG", "c.gif", "circle.jpg"]
-    assert [folder.name for folder in look_into(tmp_path).folders] == ["d.jpg", "y", "z"]
-
-
-def test_a_folder_that_cannot_be_listed_is_the_users_to_mend(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"cannot be read \(No such file or directory\): make it"):
-        image_files(tmp_path / "gone")
 
 
 def test_names_are_compared_by_letters_and_digits() -> None:

@@ -1,11 +1,10 @@
-"""Image files: which ones a folder holds, and how one of them becomes RGB bytes."""
+"""How an image file becomes RGB bytes."""
 
 import logging
 import os
 import threading
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,21 +15,7 @@ from fedwca.errors import UserError
 from fedwca.files import is_passing, open_file
 from fedwca.machine import lacks_memory
 
-__all__ = [
-    "IMAGE_SUFFIXES",
-    "BrokenImageError",
-    "Folder",
-    "UnreadImageError",
-    "decode_image",
-    "image_files",
-    "is_image",
-    "look_into",
-    "not_now",
-]
-
-IMAGE_SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif"}
-)
+__all__ = ["BrokenImageError", "UnreadImageError", "decode_image", "not_now"]
 
 # Content decides, not the suffix: many a download called .jpg is a PNG or a GIF.
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF")
@@ -60,49 +45,6 @@ class BrokenImageError(Exception):
 
 class UnreadImageError(BrokenImageError):
     """An image file that is gone, denied or no file at all; what it holds remains unknown."""
-
-
-class Folder(NamedTuple):
-    """What matters in a folder, each sorted by name."""
-
-    images: list[Path]
-    folders: list[Path]
-
-
-def is_image(name: str) -> bool:
-    """Whether a file is to be read as an image; `._x.jpg` are macOS's notes on x.jpg."""
-    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES and not name.startswith(".")
-
-
-def look_into(folder: Path) -> Folder:
-    """The images and the folders directly in a folder, without hidden ones."""
-    images, folders = [], []
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if _leads_to_folder(entry):
-                    folders.append(entry.name)
-                elif is_image(entry.name) and (entry.is_symlink() or entry.is_file()):
-                    images.append(entry.name)  # a link that leads nowhere will be named as broken
-    except OSError as error:
-        raise UserError(
-            f"the folder {folder} cannot be read ({error.strerror}): "
-            "make it readable, or move it elsewhere"
-        ) from None
-    visible = [name for name in folders if not name.startswith(".") and name != "__MACOSX"]
-    return Folder([folder / name for name in sorted(images)], [folder / n for n in sorted(visible)])
-
-
-def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link in a circle, or into a folder that may not be entered
-        return False
-
-
-def image_files(folder: Path) -> list[Path]:
-    """The images directly in a folder, sorted by name."""
-    return look_into(folder).images
 
 
 def decode_image(path: Path, size: int) -> Picture:
