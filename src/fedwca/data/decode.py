@@ -1,13 +1,15 @@
 """How an image file becomes RGB bytes."""
 
 import logging
+import math
 import os
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from fedwca.data.raw import Picture
@@ -30,9 +32,11 @@ _UPRIGHT = {
 }
 _SIDEWAYS = (5, 6, 7, 8)
 
-# Threads decode side by side, but no two images of so many pixels: each may take gigabytes.
+# Threads decode side by side, but no two images of so many pixels: each may take 1.5 GB.
 _MANY = 1 << 25
 _ONE_LARGE = threading.Lock()
+_STRIP = 1 << 22  # pixels that are copied at a time
+_MOST = 1 << 27  # pixels of the new width and the old height: Pillow may resize across first
 _BLOCKS = 1 << 10  # of a MiB each: what of a broken file is read again
 
 # Without any handler, Python would print what Pillow logs about a broken file.
@@ -99,6 +103,8 @@ def _decoded(image: Image.Image, size: int) -> Picture:
     with _alone_if_large(image):
         image.load()
         orientation = _orientation(image)
+        if size * image.height > _MOST:
+            raise Image.DecompressionBombError
         small = _rgb(image).resize((size, size), Image.Resampling.BILINEAR, box)
     if orientation in _UPRIGHT:
         small = small.transpose(_UPRIGHT[orientation])
@@ -121,13 +127,35 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _rgb(image: Image.Image) -> Image.Image:
+    """Strip by strip: some colours need several copies, of which each may take a gigabyte."""
+    as_rgb = _maker_of_rgb(image)
+    if as_rgb is None:
+        return image
+    whole = Image.new("RGB", image.size, None)
+    for top, strip in _strips(image):
+        whole.paste(as_rgb(strip), (0, top))
+    return whole
+
+
+def _strips(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
+    """The image in parts of its full width, each with the row that it begins in."""
+    rows = max(1, _STRIP // image.width)
+    if rows >= image.height:
+        yield 0, image
+        return
+    for top in range(0, image.height, rows):
+        yield top, image.crop((0, top, image.width, min(top + rows, image.height)))
+
+
+def _maker_of_rgb(image: Image.Image) -> Callable[[Image.Image], Image.Image] | None:
+    """How any part of an image becomes RGB; None if it is."""
     if image.mode.startswith("I"):
-        return _grey(_from_whole_numbers(image))
+        return partial(_grey, factor=255 / _top_of_whole_numbers(image))
     if image.mode == "F":
-        return _grey(_from_floats(image))
+        return partial(_grey, factor=255 if _top_of_floats(image) <= 1 else 1)
     if image.has_transparency_data:
-        return _over_white(image)
-    return image.convert("RGB")
+        return _over_white
+    return None if image.mode == "RGB" else lambda part: part.convert("RGB")
 
 
 def _over_white(image: Image.Image) -> Image.Image:
@@ -137,27 +165,30 @@ def _over_white(image: Image.Image) -> Image.Image:
     return Image.alpha_composite(white, seen).convert("RGB")
 
 
-def _from_whole_numbers(image: Image.Image) -> NDArray[np.float64]:
-    """Scaled by the range of their type, where Pillow would clip everything above 255 to white.
+def _top_of_whole_numbers(image: Image.Image) -> int:
+    """The range of their type, where Pillow would clip everything above 255 to white.
 
     Mode "I" does not tell its range, for Pillow also puts smaller types there: the values do.
     """
+    if image.mode != "I":
+        return 65535
+    highest = max(int(np.asarray(strip).max()) for _, strip in _strips(image))
+    return next(top for top in (255, 65535, 2**31 - 1) if highest <= top)
+
+
+def _top_of_floats(image: Image.Image) -> float:
+    highest = -math.inf
+    for _, strip in _strips(image):
+        values = np.asarray(strip)
+        if not np.isfinite(values).all():
+            raise BrokenImageError("it has NaN or infinite pixels")
+        highest = max(highest, float(values.max()))
+    return highest
+
+
+def _grey(image: Image.Image, factor: float) -> Image.Image:
     values = np.asarray(image).astype(np.float64)
-    ranges = (255, 65535, 2**31 - 1) if image.mode == "I" else (65535,)
-    top = next(top for top in ranges if values.max() <= top)
-    values *= 255 / top
-    return values
-
-
-def _from_floats(image: Image.Image) -> NDArray[np.float64]:
-    values = np.asarray(image).astype(np.float64)
-    if not np.isfinite(values).all():
-        raise BrokenImageError("it has NaN or infinite pixels")
-    return values * 255 if values.max() <= 1 else values
-
-
-def _grey(values: NDArray[np.float64]) -> Image.Image:
-    # In place, as above: of the largest images every copy takes more than a gigabyte.
+    values *= factor
     np.clip(values, 0, 255, out=values)
     np.rint(values, out=values)
     return Image.fromarray(values.astype(np.uint8)).convert("RGB")
