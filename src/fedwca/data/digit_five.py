@@ -140,7 +140,7 @@ def _pictures(name: str, form: _Form, parts: list[tuple[Path, ...]]) -> StackedP
         brightest = max(float(np.max(images, initial=0)) for images, _ in pairs)
         for images, labels in pairs:
             digits = _as_digits(where, labels, len(images), name in _ZERO_IS_TEN)
-            stacks.append(stacked_pictures(where, _as_bytes(where, images, brightest), digits))
+            stacks.append(stacked_pictures(where, _guessed_bytes(where, images, brightest), digits))
     if len({stack.images.shape[1:] for stack in stacks}) > 1:
         raise UserError(f"{where} differs from the rest of {name} in image size: download it anew")
     return StackedPictures(
@@ -149,7 +149,7 @@ def _pictures(name: str, form: _Form, parts: list[tuple[Path, ...]]) -> StackedP
     )
 
 
-def _as_bytes(where: str, images: NDArray[Any], brightest: float) -> NDArray[np.uint8]:
+def _guessed_bytes(where: str, images: NDArray[Any], brightest: float) -> NDArray[np.uint8]:
     """Some files count 0..255 in floats, some 0..1: the brightest pixel of the file tells."""
     if images.dtype == np.uint8:
         return images
