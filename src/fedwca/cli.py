@@ -13,6 +13,7 @@ import typer
 from fedwca import report_cli
 from fedwca.deploy_cli import deploy_app
 from fedwca.errors import UserError, disk_sentence
+from fedwca.files import write_atomically
 from fedwca.machine import keep_freed_memory, lacks_memory
 from fedwca.models_cli import attach_model_commands
 from fedwca.notes import printable
@@ -365,7 +366,9 @@ def preview(
     }
     sheet = contact_sheet(domains, loaded.classes, per_class=per_class)
     output.parent.mkdir(parents=True, exist_ok=True)
-    sheet.save(output, format="PNG")
+    content = io.BytesIO()
+    sheet.save(content, format="PNG")
+    write_atomically(output, content.getvalue())
     _warn(list(loaded.warnings))
     out.say(f"Wrote {output} ({sheet.width}×{sheet.height}).")
 

@@ -24,6 +24,7 @@ __all__ = [
     "file_digest",
     "file_names",
     "folder_at_once",
+    "is_passing",
     "open_file",
     "read_json",
     "read_lines",
@@ -39,6 +40,11 @@ __all__ = [
 
 SEAL = "sha256"  # the entry that holds a digest of all the others
 _LONGEST = 40  # letters of a file's name: with its suffix below 255 bytes in any script
+# What is wrong then is the disk, the network or the machine, not the file.
+_PASSING = {
+    *(errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE),
+    *(errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN),
+}
 _NOT_PLAIN = re.compile(r"(|con|nul|aux|prn|com\d|lpt\d|.*-[0-9a-f]{12})")
 
 
@@ -183,6 +189,11 @@ def _regular(path: str, flags: int) -> int:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is not a regular file", path)
     return descriptor
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether a file could not be read for a reason that tells nothing of the file."""
+    return isinstance(error, OSError) and error.errno in _PASSING
 
 
 def file_digest(path: Path) -> str:

@@ -40,6 +40,8 @@ def keep_freed_memory() -> None:
 
 def lacks_memory(error: Exception) -> bool:
     """Whether it was raised for want of memory."""
-    if isinstance(error, MemoryError) or getattr(error, "errno", None) in _NO_ROOM:
+    number = getattr(error, "errno", None)
+    if isinstance(error, MemoryError) or number in _NO_ROOM:
         return True
-    return any(words in str(error) for words in _WANT_OF_MEMORY)
+    # With a number come the system's words and a file's name, which may be anything.
+    return number is None and any(words in str(error) for words in _WANT_OF_MEMORY)

@@ -1,10 +1,12 @@
 """The commands as a person uses them."""
 
+import errno
 import os
 import pty
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,21 @@ def test_preview_writes_a_contact_sheet(fedwca: Fedwca, npz_folder: Path) -> Non
     assert "Wrote sheets/s.png" in said
     with Image.open("sheets/s.png") as sheet:
         assert sheet.width > 200
+
+
+def test_a_preview_that_cannot_be_written_leaves_the_one_before(
+    fedwca: Fedwca, npz_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Image.Image, file: Any, *_: object, **__: object) -> None:
+        with file.open("wb") if isinstance(file, Path) else nullcontext(file) as stream:
+            stream.write(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    Path("s.png").write_bytes(b"before")
+    monkeypatch.setattr(Image.Image, "save", full)
+    fedwca("data", "preview", str(npz_folder), "-o", "s.png", code=2)
+    assert Path("s.png").read_bytes() == b"before"
+    assert [path.name for path in Path().glob("s.png*")] == ["s.png"]
 
 
 def every_command() -> list[list[str]]:

@@ -1,5 +1,6 @@
 """Decode once: entries by content, damaged ones made anew, memory that does not grow."""
 
+import errno
 import os
 import shutil
 import tracemalloc
@@ -11,11 +12,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fedwca import files as files_module
 from fedwca.data import cache
 from fedwca.data.benchmarks import load_benchmark
 from fedwca.data.cache import default_cache, stored_domain
+from fedwca.data.folders import look_into
+from fedwca.data.image_files import image_domain
 from fedwca.data.npz import read_npz
 from fedwca.data.raw import Broken, Picture, RawDomain, Request
+from fedwca.errors import UserError
+from image_folders import put_images
 
 
 @dataclass
@@ -149,6 +155,41 @@ def test_a_file_that_cannot_be_read_now_is_read_when_it_can(
     (tmp_path / "later").write_bytes(b"there now")
     stored_domain(domain(made, link), request_)
     assert len(made.decoded) == 6
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE])
+@pytest.mark.parametrize("where", ["decode", "files"])
+def test_a_passing_fault_costs_no_image_of_later_runs(
+    request_: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, number: int
+) -> None:
+    files = [(file, 0) for file in look_into(put_images(tmp_path, "1.png", "2.png")).images]
+    raw = image_domain("x", files, tmp_path)
+    whole = files_module.open_file
+
+    def fails(path: Path) -> object:
+        if Path(path).name == "2.png":
+            raise OSError(number, os.strerror(number))
+        return whole(path)
+
+    monkeypatch.setattr(
+        f"fedwca.{'data.decode' if where == 'decode' else 'files'}.open_file", fails
+    )
+    with pytest.raises(UserError, match=r"2\.png cannot be read for the moment"):
+        stored_domain(raw, request_)
+    monkeypatch.undo()
+    assert stored_domain(raw, request_).files == ("1.png", "2.png")
+
+
+def test_a_file_that_goes_between_its_name_and_its_pixels_costs_no_image_of_later_runs(
+    request_: Request, tmp_path: Path
+) -> None:
+    folder = put_images(tmp_path / "a", "1.png", "2.png")
+    raw = image_domain("x", [(file, 0) for file in look_into(folder).images], folder)
+    gone = replace(raw, open=lambda: (folder / "2.png").rename(tmp_path / "2.png") and raw.open())
+    with pytest.raises(UserError, match=r"^2\.png is not used, for it cannot be read \(No such"):
+        stored_domain(gone, request_)
+    (tmp_path / "2.png").rename(folder / "2.png")
+    assert stored_domain(raw, request_).files == ("1.png", "2.png")
 
 
 def test_setting_back_a_files_time_hides_no_change(request_: Request, tmp_path: Path) -> None:

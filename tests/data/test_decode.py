@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from fedwca.data.decode import (
     _ONE_LARGE,
     BrokenImageError,
+    UnreadImageError,
     decode_image,
-    image_files,
-    look_into,
 )
+from fedwca.data.folders import image_files, look_into
 from fedwca.data.image_files import ImageFiles, image_domain, listed, plain_name
 from fedwca.data.raw import Broken, Picture
 from fedwca.errors import UserError
@@ -222,7 +222,7 @@ def test_large_jpegs_are_decoded_small_and_look_the_same(
         Image.Image, "resize", lambda self, *rest: resized.append(self.size) or resize(self, *rest)
     )
     picture = decode_image(path, 32)
-    assert resized == [(101, 75)]  # an eighth, rounded up
+    assert resized[0] == (101, 75)  # an eighth, rounded up
     assert (picture.width, picture.height) == upright.size
     assert sorted(upright.size) == [600, 801]
     assert np.abs(picture.pixels - expected).max() <= 4
@@ -304,6 +304,60 @@ def test_a_file_that_may_not_be_read_is_broken(
     path = put_images(tmp_path, "x.jpg") / "x.jpg"
     monkeypatch.setattr(Image, "open", refuse)
     with pytest.raises(BrokenImageError, match=r"^it cannot be read \(Permission denied\)$"):
+        decode_image(path, 4)
+
+
+class Failing(io.BufferedReader):
+    """A file of which reading fails with that error, once as many bytes were read."""
+
+    def __init__(self, path: Path, error: Exception, after: int = 0) -> None:
+        super().__init__(io.FileIO(path))
+        self.error, self.left = error, after
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        found = super().read(size)
+        self.left -= len(found)
+        if self.left < 0:
+            raise self.error
+        return found
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EMFILE, errno.ETIMEDOUT])
+@pytest.mark.parametrize("after", [0, 2000])
+def test_a_fault_of_the_disk_or_the_machine_is_not_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, after: int
+) -> None:
+    path = save(tmp_path / "x.png", noise())
+    error = OSError(number, os.strerror(number))
+    monkeypatch.setattr("fedwca.data.decode.open_file", lambda path: Failing(path, error, after))
+    with pytest.raises(UserError, match=r"x\.png cannot be read for the moment \(.*mend that"):
+        decode_image(path, 4)
+
+
+def test_a_fault_that_a_decoder_takes_for_damage_is_not_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(tmp_path / "x.tif", noise(), compression="tiff_lzw")
+    path.write_bytes(path.read_bytes()[:2000])  # as libtiff, which reads by itself, would see it
+    error = OSError(errno.EIO, os.strerror(errno.EIO))
+    files = iter([path.open("rb"), Failing(path, error)])
+    monkeypatch.setattr("fedwca.data.decode.open_file", lambda path: next(files))
+    with pytest.raises(UserError, match="cannot be read for the moment"):
+        decode_image(path, 4)
+
+
+def test_a_file_that_goes_while_it_is_decoded_is_unread_and_not_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.png"
+    path.write_bytes(b"no image")
+
+    def go(*_: object, **__: object) -> None:
+        path.unlink()
+        raise UnidentifiedImageError
+
+    monkeypatch.setattr(Image, "open", go)
+    with pytest.raises(UnreadImageError, match=r"^it cannot be read \(No such file"):
         decode_image(path, 4)
 
 
@@ -395,23 +449,6 @@ def test_a_domain_is_known_by_content_and_labels_not_by_place(tmp_path: Path) ->
     assert [file.name for file in domains[0].files] == ["a.jpg", "b.jpg"]
 
 
-def test_folders_list_images_by_name_and_nothing_hidden(tmp_path: Path) -> None:
-    put_images(
-        tmp_path, "b.JPG", "a.Tiff", "._a.jpg", ".hidden.png", "notes.txt", "c.gif", "10.webp"
-    )
-    put_images(tmp_path, "z/x.jpg", "d.jpg/x.jpg", "__MACOSX/x.jpg", ".git/x.jpg", "y/x.jpg")
-    (tmp_path / "circle.jpg").symlink_to("circle.jpg")
-    os.mkfifo(tmp_path / "pipe.jpg")
-    names = [file.name for file in image_files(tmp_path)]
-    assert names == ["10.webp", "a.Tiff", "b.JPG", "c.gif", "circle.jpg"]
-    assert [folder.name for folder in look_into(tmp_path).folders] == ["d.jpg", "y", "z"]
-
-
-def test_a_folder_that_cannot_be_listed_is_the_users_to_mend(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"cannot be read \(No such file or directory\): make it"):
-        image_files(tmp_path / "gone")
-
-
 def test_names_are_compared_by_letters_and_digits() -> None:
     assert (
         len({plain_name(n) for n in ("Real World", "Real_World", "RealWorld", "real-world")}) == 1
@@ -426,16 +463,28 @@ def test_names_are_shown_without_line_breaks_terminal_codes_or_stray_bytes() -> 
     assert written_out("a\nb\x1b[31mc\udcffd Straße 猫") == r"a\u000ab\u001b[31mc\udcffd Straße 猫"
 
 
+@pytest.mark.parametrize(
+    "error", [MemoryError(), OSError("out of memory error when reading image file")]
+)
 def test_too_little_memory_is_not_the_files_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def fail(*_: object, **__: object) -> None:
-        raise MemoryError
+        raise error
 
     (tmp_path / "x.jpg").touch()
     monkeypatch.setattr(Image, "open", fail)
     with pytest.raises(UserError, match=r"too little memory to decode .*x\.jpg"):
         decode_image(tmp_path / "x.jpg", 4)
+
+
+def test_the_name_of_a_folder_is_no_want_of_memory(tmp_path: Path) -> None:
+    folder = put_images(tmp_path / "out of memory", "x.jpg")
+    (folder / "x.jpg").write_text("no image")
+    (folder / "y.jpg").symlink_to("nowhere")
+    for name, reason in (("x.jpg", "it is no image"), ("y.jpg", "it cannot be read")):
+        with pytest.raises(BrokenImageError, match=reason):
+            decode_image(folder / name, 4)
 
 
 def test_long_lists_are_cut_short() -> None:
@@ -499,3 +548,54 @@ def test_an_interrupt_waits_for_no_image(monkeypatch: pytest.MonkeyPatch) -> Non
         list(files.decode(np.arange(3), 4))
     assert done == []
     go_on.set()
+
+
+def test_what_is_made_rgb_in_strips_has_the_same_pixels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(0)
+    numbers = random.integers(0, 2**16, (47, 31))
+    colours = Image.fromarray(random.integers(0, 256, (47, 31, 4), np.uint8))
+    for mode in ("RGB", "RGBA", "LA", "L", "1", "CMYK"):
+        save(tmp_path / f"{mode}.tif", colours.convert(mode))
+    save(tmp_path / "P.png", colours.convert("RGB").convert("P"), transparency=3)
+    save(tmp_path / "key.png", colours.convert("RGB"), transparency=colours.getpixel((9, 9))[:3])
+    for kind in ("<u2", ">u2", "i4", "f4"):
+        values = numbers / 2**16 if kind == "f4" else numbers
+        save(tmp_path / f"{kind[-2:]}{kind[0]}.tif", Image.fromarray(values.astype(kind)))
+    files = image_files(tmp_path)
+    assert len(files) == 12
+    at_once = [decode_image(file, 13).pixels for file in files]
+    monkeypatch.setattr("fedwca.data.decode._STRIP", 31 * 5)
+    for file, expected in zip(files, at_once, strict=True):
+        assert np.array_equal(decode_image(file, 13).pixels, expected), file
+
+
+def test_one_part_of_a_picture_of_floats_is_scaled_as_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedwca.data.decode._STRIP", 2)
+    values = np.array([[1, 1], [200, 200]])
+    for name, kind in (("f.tif", np.float32), ("i.tif", np.int32)):
+        path = save(tmp_path / name, Image.fromarray(values.astype(kind)))
+        assert decode_image(path, 2).pixels[:, 0, 0].tolist() == [1, 200]
+    path = save(tmp_path / "x.tif", Image.fromarray(np.array([[0], [np.nan]], np.float32)))
+    with pytest.raises(BrokenImageError, match="NaN"):
+        decode_image(path, 2)
+
+
+@pytest.mark.parametrize(("mode", "copies"), [("RGBA", 2), ("I;16", 1.5)])
+def test_a_large_image_takes_its_own_memory_and_that_of_its_colours(
+    tmp_path: Path, mode: str, copies: float
+) -> None:
+    path = save(tmp_path / "x.png", Image.new(mode, (6000, 6000), None), compress_level=1)
+    whole = 6000 * 6000 * 4
+    with within_bounds(int(copies * whole) + (150 << 20)):
+        decode_image(path, 8)
+
+
+def test_an_image_that_would_grow_beyond_bounds_is_refused(tmp_path: Path) -> None:
+    path = save(tmp_path / "x.png", Image.new("L", (1, 600_000)))
+    with within_bounds(200 << 20), pytest.raises(BrokenImageError, match="more pixels than are"):
+        decode_image(path, 256)
+    assert decode_image(path, 8).pixels.shape == (8, 8, 3)

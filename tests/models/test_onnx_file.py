@@ -3,13 +3,16 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from fedwca.models import Description, build_model, save_described
+from fedwca.models.described import DESCRIPTION, description_entry
 from fedwca.models.onnx_file import load_onnx, save_onnx
+from fuzzing.door import within_bounds
 
 Refusal = Callable[..., str]  # the fixture in conftest.py
 
@@ -29,7 +32,9 @@ def about(backbone: str, crop: int) -> Description:
     )
 
 
-@pytest.mark.parametrize(("backbone", "crop"), [("lenet", 0), ("lenet", 32), ("resnet18", 32)])
+@pytest.mark.parametrize(
+    ("backbone", "crop"), [("lenet", 0), ("lenet", 32), ("resnet18", 32), ("mobilenet_v2", 0)]
+)
 def test_logits_are_those_of_pytorch(tmp_path: Path, backbone: str, crop: int) -> None:
     description = about(backbone, crop)
     model = build_model(backbone, 3, image_size=crop or 37, bottleneck=16)
@@ -72,6 +77,104 @@ def test_a_file_that_lies_of_its_classes_is_refused(tmp_path: Path, refusal: Ref
         loaded.logits, np.zeros((2, 37, 37, 3), np.uint8)
     )
     assert "cannot be run" in refusal(loaded.logits, np.zeros((2, 9, 9, 3), np.uint8))
+
+
+def exploding(onnx: Any) -> list[Any]:
+    """2^34 values that do not depend on the pixels: a runtime makes them before it is asked."""
+    size = onnx.helper.make_tensor("", onnx.TensorProto.INT64, [1], [2**34])
+    return [
+        onnx.helper.make_node("Constant", [], ["size"], value=size),
+        onnx.helper.make_node("ConstantOfShape", ["size"], ["many"]),
+        onnx.helper.make_node("ReduceMean", ["many"], ["one"], keepdims=0),
+        onnx.helper.make_node("Add", ["before", "one"], ["logits"]),
+    ]
+
+
+def spreading(onnx: Any) -> list[Any]:
+    """Two rows of 200,000 values, of which all pairs are to be added."""
+    nodes = []
+    for name, shape in (("across", [1, 200_000]), ("down", [200_000, 1])):
+        size = onnx.helper.make_tensor("", onnx.TensorProto.INT64, [2], shape)
+        nodes.append(onnx.helper.make_node("Constant", [], [f"size-{name}"], value=size))
+        nodes.append(onnx.helper.make_node("ConstantOfShape", [f"size-{name}"], [name]))
+    return [
+        *nodes,
+        onnx.helper.make_node("Add", ["across", "down"], ["all"]),
+        onnx.helper.make_node("ReduceMean", ["all"], ["one"], keepdims=0),
+        onnx.helper.make_node("Add", ["before", "one"], ["logits"]),
+    ]
+
+
+def endless(onnx: Any) -> list[Any]:
+    """A loop of 2^62 turns, none of which does anything."""
+    of, kinds = onnx.helper, onnx.TensorProto
+    turn = of.make_graph(
+        [of.make_node("Identity", ["go"], ["on"]), of.make_node("Identity", ["x"], ["y"])],
+        "turn",
+        [
+            of.make_tensor_value_info("turn", kinds.INT64, []),
+            of.make_tensor_value_info("go", kinds.BOOL, []),
+            of.make_tensor_value_info("x", kinds.FLOAT, None),
+        ],
+        [
+            of.make_tensor_value_info("on", kinds.BOOL, []),
+            of.make_tensor_value_info("y", kinds.FLOAT, None),
+        ],
+    )
+    turns = of.make_tensor("", kinds.INT64, [], [2**62])
+    return [
+        of.make_node("Constant", [], ["turns"], value=turns),
+        of.make_node("Loop", ["turns", "", "before"], ["logits"], body=turn),
+    ]
+
+
+def foreign(onnx: Any) -> list[Any]:
+    """An operator that is not ONNX's own."""
+    return [onnx.helper.make_node("Gelu", ["before"], ["logits"], domain="com.microsoft")]
+
+
+def unknown(onnx: Any) -> list[Any]:
+    """As many values as the pixels say."""
+    return [
+        onnx.helper.make_node("NonZero", ["before"], ["places"]),
+        onnx.helper.make_node("Cast", ["places"], ["numbers"], to=onnx.TensorProto.FLOAT),
+        onnx.helper.make_node("ReduceMean", ["numbers"], ["one"], keepdims=0),
+        onnx.helper.make_node("Add", ["before", "one"], ["logits"]),
+    ]
+
+
+@pytest.mark.parametrize("size", [37, 4096])  # a large image allows for large layers, no more
+@pytest.mark.parametrize("nodes", [exploding, spreading, endless, foreign, unknown])
+def test_a_graph_that_may_not_end_or_fit_is_refused_before_it_is_built(
+    tmp_path: Path, refusal: Refusal, nodes: Callable[[Any], list[Any]], size: int
+) -> None:
+    onnx = pytest.importorskip("onnx")
+    model = build_model("lenet", 3, image_size=37, bottleneck=16).eval()
+    save_onnx(model, tmp_path / "m.onnx", about("lenet", 0))
+    graph = onnx.load(str(tmp_path / "m.onnx"))
+    (last,) = (node for node in graph.graph.node if "logits" in node.output)
+    last.output[:] = ["before"]
+    graph.graph.node.extend(nodes(onnx))
+    told = about("lenet", 0).model_copy(update={"image_size": size})
+    onnx.helper.set_model_props(graph, {DESCRIPTION: description_entry(told)})
+    for name in ("many", "all"):  # a lie
+        graph.graph.value_info.append(
+            onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1])
+        )
+    (tmp_path / "m.onnx").write_bytes(graph.SerializeToString())
+    with within_bounds(1 << 30, seconds=30):
+        said = refusal(load_onnx, tmp_path / "m.onnx")
+    assert "a graph that `fedwca export` does not write" in said
+
+
+def test_numbers_that_are_not_in_the_file_are_refused(tmp_path: Path, refusal: Refusal) -> None:
+    onnx = pytest.importorskip("onnx")
+    model = build_model("lenet", 3, image_size=37, bottleneck=16).eval()
+    save_onnx(model, tmp_path / "m.onnx", about("lenet", 0))
+    graph = onnx.load(str(tmp_path / "m.onnx"))
+    onnx.external_data_helper.set_external_data(graph.graph.initializer[0], "elsewhere.bin")
+    (tmp_path / "m.onnx").write_bytes(graph.SerializeToString())
+    assert "does not write" in refusal(load_onnx, tmp_path / "m.onnx")
 
 
 def test_without_the_packages_it_says_which_to_install(

@@ -39,14 +39,15 @@ def stacked_pictures(
             f"{where} has images of shape {images.shape}: "
             "store at least one image, as N×H×W grey or N×H×W×3 colour"
         )
-    as_bytes = _as_bytes(where, images)
+    as_bytes = _bytes_of_unit_floats(where, images)
     if labels is None:
         labels = np.full(len(images), UNLABELED)
     _check_labels(where, labels, len(images))
     return StackedPictures(as_bytes, labels.astype(np.int64))
 
 
-def _as_bytes(where: object, images: NDArray[np.generic]) -> NDArray[np.uint8]:
+def _bytes_of_unit_floats(where: object, images: NDArray[np.generic]) -> NDArray[np.uint8]:
+    """Bytes as they are; floats must be 0..1, for anybody's archive may hold anything."""
     if images.dtype == np.uint8:
         return images  # type: ignore[return-value]
     if not np.issubdtype(images.dtype, np.floating):

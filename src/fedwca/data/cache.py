@@ -3,7 +3,8 @@
 An entry is named by the content of the files it was made from, by size and by draw. Reading all
 files to find that name would cost seconds at every start, so a note beside the entries says which
 content files of these names, sizes and times had when they were last read.
-Files that cannot be read get no such note: they may be readable the next time.
+Files that cannot be read get no such note: they may be readable the next time. What could be read
+for its name must be readable for its pixels too, or the entry would lack an image for good.
 
 Damage to an entry is noticed by digests: that of all but the pixels at each start; that of the
 pixels, which may be gigabytes, only if their file has another size or time than it was left with,
@@ -15,19 +16,28 @@ import io
 import json
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
+from fedwca.data.decode import not_now
 from fedwca.data.domains import Domain
-from fedwca.data.raw import Broken, Picture, RawDomain, Request
-from fedwca.files import file_digest, read_json, seal, unseal, write_atomically, write_json
+from fedwca.data.growing_array import GrowingArray
+from fedwca.data.raw import Broken, Picture, Pictures, RawDomain, Request, Unread
+from fedwca.errors import UserError
+from fedwca.files import (
+    file_digest,
+    is_passing,
+    read_json,
+    seal,
+    unseal,
+    write_atomically,
+    write_json,
+)
 from fedwca.leftovers import growing, sweep
 from fedwca.notes import Note, silent, told
 from fedwca.paths import plain_path
@@ -56,7 +66,8 @@ def stored_domain(raw: RawDomain, request: Request, note: Note = silent) -> Doma
     Its images are a read-only memory map. An entry that is found damaged (see above) is made anew.
     A domain of which nothing can be read comes back without images.
     """
-    folder = request.cache / "images" / _content_name(raw, request)
+    name, whole = _content_name(raw, request)
+    folder = request.cache / "images" / name
     try:
         return _read(folder, raw, request.thorough)
     except _DAMAGED:
@@ -66,7 +77,7 @@ def stored_domain(raw: RawDomain, request: Request, note: Note = silent) -> Doma
         try:
             return _read(folder, raw, request.thorough)
         except _DAMAGED:
-            broken = _write(folder, raw, request, note)
+            broken = _write(folder, raw, request, whole, note)
     return _read(folder, raw) if broken is None else _nothing(raw, broken, request.image_size)
 
 
@@ -79,21 +90,25 @@ def _nothing(raw: RawDomain, broken: list[tuple[int, str]], size: int) -> Domain
 # --- names ---------------------------------------------------------------------------------------
 
 
-def _content_name(raw: RawDomain, request: Request) -> str:
-    """The entry's name by content, read from files only if they have changed since."""
+def _content_name(raw: RawDomain, request: Request) -> tuple[str, bool]:
+    """The entry's name by content, and whether that could be read of all files.
+
+    They are read only if they have changed since.
+    """
     draw = (request.images_per_domain, request.seed) if request.images_per_domain else None
     rest = [_FORMAT, raw.key, request.image_size, draw]
     seen = request.cache / "images" / "seen" / _hashed([_look(raw.files), *rest])
     if seen.is_file():
         noted = seen.read_text(encoding="utf-8", errors="replace")
         if re.fullmatch(r"[0-9a-f]{20}", noted):  # else a damaged note
-            return noted
+            return noted, True
     contents = [_digest(file) for file in raw.files]
     name = _hashed([contents, *rest])
-    if _UNREADABLE not in contents:
+    whole = _UNREADABLE not in contents
+    if whole:
         seen.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(seen, name.encode())
-    return name
+    return name, whole
 
 
 def _look(files: tuple[Path, ...]) -> list[list[object]]:
@@ -112,7 +127,9 @@ def _size_and_times(file: Path) -> tuple[int, ...]:
 def _digest(file: Path) -> str:
     try:
         return file_digest(file)
-    except OSError:
+    except OSError as error:
+        if is_passing(error):
+            raise not_now(file, error) from error
         return _UNREADABLE  # decoding will say so, and name the file
 
 
@@ -152,7 +169,7 @@ def _named(raw: RawDomain, broken: Iterable[tuple[int, str]]) -> tuple[tuple[str
 
 
 def _write(
-    folder: Path, raw: RawDomain, request: Request, note: Note
+    folder: Path, raw: RawDomain, request: Request, whole: bool, note: Note
 ) -> list[tuple[int, str]] | None:
     """Make an entry; where nothing at all can be read, no entry but the reasons."""
     pictures = raw.open()
@@ -160,8 +177,8 @@ def _write(
     sweep(folder, locked=True)
     with growing(folder / "images.npy") as place:
         with place.open("wb") as file:
-            array = _GrowingArray(file, request.image_size)
-            decoded = pictures.decode(rows, request.image_size)
+            array = GrowingArray(file, request.image_size)
+            decoded = _decoded(pictures, rows, request.image_size, raw, whole)
             array.take(told(decoded, lambda done: _progress(raw.name, done, rows), note))
             file.flush()
             os.fsync(file.fileno())
@@ -186,6 +203,20 @@ def _write(
     return None
 
 
+def _decoded(
+    pictures: Pictures, rows: NDArray[np.int64], size: int, raw: RawDomain, whole: bool
+) -> Iterator[Picture | Broken]:
+    """The pictures; none may be missing that was there when the entry got its name."""
+    for row, picture in zip(rows, pictures.decode(rows, size), strict=True):
+        if whole and isinstance(picture, Unread):
+            raise UserError(
+                f"{raw.names[row]} is not used, for {picture.reason}, though it could be before: "
+                "mend that, or remove the file, and run again",
+                "one of its images cannot be read any more",
+            )
+        yield picture
+
+
 def _content_digest(pixels: "hashlib._Hash", labels: NDArray[np.int64]) -> str:
     """SHA-256 of all pixels, and of the labels that go with them."""
     pixels.update(labels.tobytes())
@@ -206,37 +237,3 @@ def _drawn(count: int, request: Request) -> NDArray[np.int64]:
 
 def _progress(name: str, done: int, rows: NDArray[np.int64]) -> str:
     return f"decoding {name}: {done:,} of {len(rows):,} images done"
-
-
-class _GrowingArray:
-    """A `.npy` file of images written one by one: memory stays flat however many there are."""
-
-    def __init__(self, file: BinaryIO, size: int) -> None:
-        self.good: list[int] = []
-        self.broken: list[tuple[int, str]] = []
-        self.smallest, self.largest = [sys.maxsize] * 2, [0] * 2
-        self._file, self._size = file, size
-        self.pixels = hashlib.sha256()
-
-    def take(self, pictures: Iterator[Picture | Broken]) -> None:
-        """Write all pictures that can be read, and note those that cannot."""
-        self._write_header()  # only its length matters yet
-        for place, picture in enumerate(pictures):
-            if isinstance(picture, Broken):
-                self.broken.append((place, picture.reason))
-                continue
-            self.good.append(place)
-            pixels = picture.pixels.tobytes()
-            self._file.write(pixels)
-            self.pixels.update(pixels)
-            sides = (picture.width, picture.height)
-            self.smallest = [min(pair) for pair in zip(self.smallest, sides, strict=True)]
-            self.largest = [max(pair) for pair in zip(self.largest, sides, strict=True)]
-        self._file.seek(0)
-        self._write_header()
-
-    def _write_header(self) -> None:
-        # NumPy leaves room in the header for any number of rows, so that its length is the same.
-        shape = (len(self.good), self._size, self._size, 3)
-        fields = {"descr": "|u1", "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(self._file, fields)

@@ -1,33 +1,23 @@
-"""Image files: which ones a folder holds, and how one of them becomes RGB bytes."""
+"""How an image file becomes RGB bytes."""
 
 import logging
+import math
 import os
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from fedwca.data.raw import Picture
 from fedwca.errors import UserError
-from fedwca.files import open_file
+from fedwca.files import is_passing, open_file
+from fedwca.machine import lacks_memory
 
-__all__ = [
-    "IMAGE_SUFFIXES",
-    "BrokenImageError",
-    "Folder",
-    "decode_image",
-    "image_files",
-    "is_image",
-    "look_into",
-]
-
-IMAGE_SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif"}
-)
+__all__ = ["BrokenImageError", "UnreadImageError", "decode_image", "not_now"]
 
 # Content decides, not the suffix: many a download called .jpg is a PNG or a GIF.
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF")
@@ -42,9 +32,12 @@ _UPRIGHT = {
 }
 _SIDEWAYS = (5, 6, 7, 8)
 
-# Threads decode side by side, but no two images of so many pixels: each may take gigabytes.
+# Threads decode side by side, but no two images of so many pixels: each may take 1.5 GB.
 _MANY = 1 << 25
 _ONE_LARGE = threading.Lock()
+_STRIP = 1 << 22  # pixels that are copied at a time
+_MOST = 1 << 27  # pixels of the new width and the old height: Pillow may resize across first
+_BLOCKS = 1 << 10  # of a MiB each: what of a broken file is read again
 
 # Without any handler, Python would print what Pillow logs about a broken file.
 logging.getLogger("PIL").addHandler(logging.NullHandler())
@@ -54,47 +47,8 @@ class BrokenImageError(Exception):
     """An image that cannot be decoded; its text is the reason, in a few words."""
 
 
-class Folder(NamedTuple):
-    """What matters in a folder, each sorted by name."""
-
-    images: list[Path]
-    folders: list[Path]
-
-
-def is_image(name: str) -> bool:
-    """Whether a file is to be read as an image; `._x.jpg` are macOS's notes on x.jpg."""
-    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES and not name.startswith(".")
-
-
-def look_into(folder: Path) -> Folder:
-    """The images and the folders directly in a folder, without hidden ones."""
-    images, folders = [], []
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if _leads_to_folder(entry):
-                    folders.append(entry.name)
-                elif is_image(entry.name) and (entry.is_symlink() or entry.is_file()):
-                    images.append(entry.name)  # a link that leads nowhere will be named as broken
-    except OSError as error:
-        raise UserError(
-            f"the folder {folder} cannot be read ({error.strerror}): "
-            "make it readable, or move it elsewhere"
-        ) from None
-    visible = [name for name in folders if not name.startswith(".") and name != "__MACOSX"]
-    return Folder([folder / name for name in sorted(images)], [folder / n for n in sorted(visible)])
-
-
-def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link in a circle, or into a folder that may not be entered
-        return False
-
-
-def image_files(folder: Path) -> list[Path]:
-    """The images directly in a folder, sorted by name."""
-    return look_into(folder).images
+class UnreadImageError(BrokenImageError):
+    """An image file that is gone, denied or no file at all; what it holds remains unknown."""
 
 
 def decode_image(path: Path, size: int) -> Picture:
@@ -102,12 +56,42 @@ def decode_image(path: Path, size: int) -> Picture:
     try:
         with open_file(path) as file, Image.open(file, formats=_FORMATS) as image:
             return _decoded(image, size)
-    except MemoryError:  # not the file's fault, so it must not be put down as broken
-        raise UserError(
-            f"there is too little memory to decode {path}: free some, or make the image smaller"
-        ) from None
     except Exception as error:  # on bad bytes, decoders raise whatever comes first
-        raise BrokenImageError(_reason(path, error)) from error
+        raise _told(path, error) from error
+
+
+def not_now(path: Path, error: OSError) -> UserError:
+    """For a file that cannot be read for the moment."""
+    return UserError(
+        f"{path} cannot be read for the moment ({error.strerror}): mend that and run again, "
+        "or remove the file",
+        "one of its images cannot be read for the moment",
+    )
+
+
+def _told(path: Path, error: Exception) -> Exception:
+    """What to raise instead: only what is the file's own fault may put it down as broken."""
+    # What cannot be identified is told with its name, which may hold any words.
+    if lacks_memory(error) and not isinstance(error, UnidentifiedImageError):
+        return UserError(
+            f"there is too little memory to decode {path}: free some, or make the image smaller"
+        )
+    trouble = error if is_passing(error) else _trouble_reading(path)
+    if isinstance(trouble, OSError) and is_passing(trouble):
+        return not_now(path, trouble)
+    return (UnreadImageError if trouble else BrokenImageError)(_reason(path, trouble or error))
+
+
+def _trouble_reading(path: Path) -> OSError | None:
+    """Some decoders read by themselves, and take for damage what the system tells them."""
+    try:
+        with open_file(path) as file:
+            for _ in range(_BLOCKS):
+                if not file.read(1 << 20):
+                    break
+    except OSError as error:
+        return error
+    return None
 
 
 def _decoded(image: Image.Image, size: int) -> Picture:
@@ -119,6 +103,8 @@ def _decoded(image: Image.Image, size: int) -> Picture:
     with _alone_if_large(image):
         image.load()
         orientation = _orientation(image)
+        if size * image.height > _MOST:
+            raise Image.DecompressionBombError
         small = _rgb(image).resize((size, size), Image.Resampling.BILINEAR, box)
     if orientation in _UPRIGHT:
         small = small.transpose(_UPRIGHT[orientation])
@@ -141,13 +127,35 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _rgb(image: Image.Image) -> Image.Image:
+    """Strip by strip: some colours need several copies, of which each may take a gigabyte."""
+    as_rgb = _maker_of_rgb(image)
+    if as_rgb is None:
+        return image
+    whole = Image.new("RGB", image.size, None)
+    for top, strip in _strips(image):
+        whole.paste(as_rgb(strip), (0, top))
+    return whole
+
+
+def _strips(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
+    """The image in parts of its full width, each with the row that it begins in."""
+    rows = max(1, _STRIP // image.width)
+    if rows >= image.height:
+        yield 0, image
+        return
+    for top in range(0, image.height, rows):
+        yield top, image.crop((0, top, image.width, min(top + rows, image.height)))
+
+
+def _maker_of_rgb(image: Image.Image) -> Callable[[Image.Image], Image.Image] | None:
+    """How any part of an image becomes RGB; None if it is."""
     if image.mode.startswith("I"):
-        return _grey(_from_whole_numbers(image))
+        return partial(_grey, factor=255 / _top_of_whole_numbers(image))
     if image.mode == "F":
-        return _grey(_from_floats(image))
+        return partial(_grey, factor=255 if _top_of_floats(image) <= 1 else 1)
     if image.has_transparency_data:
-        return _over_white(image)
-    return image.convert("RGB")
+        return _over_white
+    return None if image.mode == "RGB" else lambda part: part.convert("RGB")
 
 
 def _over_white(image: Image.Image) -> Image.Image:
@@ -157,27 +165,30 @@ def _over_white(image: Image.Image) -> Image.Image:
     return Image.alpha_composite(white, seen).convert("RGB")
 
 
-def _from_whole_numbers(image: Image.Image) -> NDArray[np.float64]:
-    """Scaled by the range of their type, where Pillow would clip everything above 255 to white.
+def _top_of_whole_numbers(image: Image.Image) -> int:
+    """The range of their type, where Pillow would clip everything above 255 to white.
 
     Mode "I" does not tell its range, for Pillow also puts smaller types there: the values do.
     """
+    if image.mode != "I":
+        return 65535
+    highest = max(int(np.asarray(strip).max()) for _, strip in _strips(image))
+    return next(top for top in (255, 65535, 2**31 - 1) if highest <= top)
+
+
+def _top_of_floats(image: Image.Image) -> float:
+    highest = -math.inf
+    for _, strip in _strips(image):
+        values = np.asarray(strip)
+        if not np.isfinite(values).all():
+            raise BrokenImageError("it has NaN or infinite pixels")
+        highest = max(highest, float(values.max()))
+    return highest
+
+
+def _grey(image: Image.Image, factor: float) -> Image.Image:
     values = np.asarray(image).astype(np.float64)
-    ranges = (255, 65535, 2**31 - 1) if image.mode == "I" else (65535,)
-    top = next(top for top in ranges if values.max() <= top)
-    values *= 255 / top
-    return values
-
-
-def _from_floats(image: Image.Image) -> NDArray[np.float64]:
-    values = np.asarray(image).astype(np.float64)
-    if not np.isfinite(values).all():
-        raise BrokenImageError("it has NaN or infinite pixels")
-    return values * 255 if values.max() <= 1 else values
-
-
-def _grey(values: NDArray[np.float64]) -> Image.Image:
-    # In place, as above: of the largest images every copy takes more than a gigabyte.
+    values *= factor
     np.clip(values, 0, 255, out=values)
     np.rint(values, out=values)
     return Image.fromarray(values.astype(np.uint8)).convert("RGB")

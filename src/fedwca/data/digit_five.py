@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedwca.data.arrays import StackedPictures, stacked_pictures
+from fedwca.data.folders import nested
 from fedwca.data.mat import mat_arrays, mat_shapes
 from fedwca.data.mini_digits import CLASSES
 from fedwca.data.npz import read_npz
@@ -83,15 +84,21 @@ def looks_like_digit_five(folder: Path) -> bool:
 def _files_by_folder(folder: Path) -> Listed:
     """All files that may be of use; of spellings of one name in one folder, the first."""
     listed: Listed = {}
-    for here, below, names in os.walk(folder, followlinks=True):
-        place = Path(here)
+    for place, _ in nested(folder, _DEPTH):
         inner = place.relative_to(folder)
-        below[:] = [name for name in below if name[0] != "."] if len(inner.parts) < _DEPTH else []
         not_mnist = any(word in str(inner).lower() for word in _NOT_MNIST)
-        for name in sorted(name for name in names if name.lower().endswith(_ENDINGS)):
+        for name in _useful_names(place):
             if not (not_mnist and "ubyte" in name.lower()):
                 listed.setdefault(place, {}).setdefault(_one_spelling(name, place), place / name)
     return dict(sorted(listed.items(), key=lambda item: (len(item[0].parts), item[0])))
+
+
+def _useful_names(folder: Path) -> list[str]:
+    try:
+        names = sorted(name for name in os.listdir(folder) if name.lower().endswith(_ENDINGS))
+    except OSError:  # what lies around need not be readable
+        return []
+    return [name for name in names if not os.path.isdir(folder / name)]
 
 
 def _one_spelling(name: str, folder: Path | None = None) -> str:
@@ -133,7 +140,7 @@ def _pictures(name: str, form: _Form, parts: list[tuple[Path, ...]]) -> StackedP
         brightest = max(float(np.max(images, initial=0)) for images, _ in pairs)
         for images, labels in pairs:
             digits = _as_digits(where, labels, len(images), name in _ZERO_IS_TEN)
-            stacks.append(stacked_pictures(where, _as_bytes(where, images, brightest), digits))
+            stacks.append(stacked_pictures(where, _guessed_bytes(where, images, brightest), digits))
     if len({stack.images.shape[1:] for stack in stacks}) > 1:
         raise UserError(f"{where} differs from the rest of {name} in image size: download it anew")
     return StackedPictures(
@@ -142,7 +149,7 @@ def _pictures(name: str, form: _Form, parts: list[tuple[Path, ...]]) -> StackedP
     )
 
 
-def _as_bytes(where: str, images: NDArray[Any], brightest: float) -> NDArray[np.uint8]:
+def _guessed_bytes(where: str, images: NDArray[Any], brightest: float) -> NDArray[np.uint8]:
     """Some files count 0..255 in floats, some 0..1: the brightest pixel of the file tells."""
     if images.dtype == np.uint8:
         return images

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedwca.data.decode import BrokenImageError, decode_image
-from fedwca.data.raw import Broken, Picture, RawDomain
+from fedwca.data.decode import BrokenImageError, UnreadImageError, decode_image
+from fedwca.data.raw import Broken, Picture, RawDomain, Unread
 from fedwca.machine import cores
 from fedwca.notes import written_out
 
@@ -57,6 +57,8 @@ class ImageFiles:
 def _decode_one(file: Path, size: int) -> Picture | Broken:
     try:
         return decode_image(file, size)
+    except UnreadImageError as error:
+        return Unread(str(error))
     except BrokenImageError as error:
         return Broken(str(error))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedwca.data.decode import is_image, look_into
+from fedwca.data.folders import Identity, is_image, is_new, look_into
 from fedwca.data.image_files import (
     below,
     image_domain,
@@ -115,11 +115,12 @@ def read_domain(name: str, folder: Path) -> _Domain:
         more, folders = look_into(folders[0])
         loose = loose + more
     domain = _Domain(written_out(name), folder, loose, {}, [])
+    seen: set[Identity] = set()  # many links may lead to one folder
     for sub in folders:
         images, inside = look_into(sub)
         if images:
             domain.sorted[written_out(sub.name)] = images
-        domain.deeper.extend(deep for deep in inside if _has_images(deep))
+        domain.deeper.extend(deep for deep in inside if is_new(deep, seen) and _has_images(deep))
     return domain
 
 

@@ -8,7 +8,17 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SOURCE", "UNLABELED", "Broken", "Found", "Picture", "Pictures", "RawDomain", "Request"]
+__all__ = [
+    "SOURCE",
+    "UNLABELED",
+    "Broken",
+    "Found",
+    "Picture",
+    "Pictures",
+    "RawDomain",
+    "Request",
+    "Unread",
+]
 
 UNLABELED = -1
 SOURCE = "source"  # the domain that a folder of source images becomes
@@ -55,6 +65,10 @@ class Broken(NamedTuple):
     """Why an image cannot be read."""
 
     reason: str
+
+
+class Unread(Broken):
+    """An image that was not read at all, as it is gone or denied: that tells nothing of it."""
 
 
 class Pictures(Protocol):

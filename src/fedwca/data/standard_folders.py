@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from fedwca.data.decode import image_files, look_into
+from fedwca.data.folders import image_files, nested, subfolders
 from fedwca.data.image_files import (
     below,
     image_domain,
@@ -97,27 +97,13 @@ def _class_numbers(standard: Standard) -> dict[str, int]:
 def _find_root(standard: Standard, path: Path) -> _Root:
     """The folder with the most domains; of equals the uppermost, then the first by name."""
     best = _Root(path, {})
-    level = [path]
-    for _ in range(_DEPTH + 1):
-        deeper: list[Path] = []
-        for folder in level:
-            inside = _subfolders(folder)
-            domains = _places(standard, inside)
-            if len(domains) > len(best.domains):
-                best = _Root(folder, domains)
-            deeper += inside
+    for folder, inside in nested(path, _DEPTH):  # what lies around it need not be readable
+        domains = _places(standard, inside)
+        if len(domains) > len(best.domains):
+            best = _Root(folder, domains)
         if len(best.domains) == len(standard.domains):
             break
-        level = deeper
     return best
-
-
-def _subfolders(folder: Path) -> list[Path]:
-    """Those that may be looked at: what lies around a benchmark need not be readable."""
-    try:
-        return look_into(folder).folders
-    except UserError:
-        return []
 
 
 def _places(standard: Standard, folders: list[Path]) -> dict[str, _Place]:
@@ -137,8 +123,8 @@ def _places(standard: Standard, folders: list[Path]) -> dict[str, _Place]:
 def _place(standard: Standard, folder: Path) -> _Place | None:
     """A domain's folder, unless it has no folder named like a class."""
     known = _class_numbers(standard)
-    inside = _subfolders(folder)
-    levels = [inside] + [_subfolders(sub) for sub in inside if plain_name(sub.name) == "images"]
+    inside = subfolders(folder)
+    levels = [inside] + [subfolders(sub) for sub in inside if plain_name(sub.name) == "images"]
     for level in levels:
         if any(plain_name(sub.name) in known for sub in level):
             return _Place(folder, level)
@@ -172,7 +158,7 @@ def _warnings(standard: Standard, root: _Root, shelves: list[_Shelf]) -> Iterato
     if twins:
         yield f"left aside because another folder holds the same class: {listed(twins)}"
     used = {place.folder for place in root.domains.values()}
-    strange = [sub for sub in _subfolders(root.folder) if sub not in used]
+    strange = [sub for sub in subfolders(root.folder) if sub not in used]
     strange += [stranger for shelf in shelves for stranger in shelf.strangers]
     if strange:
         names = [below(root.folder, folder) for folder in strange]

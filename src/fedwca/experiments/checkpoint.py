@@ -17,6 +17,7 @@ from fedwca.errors import UserError
 from fedwca.files import (
     file_digest,
     folder_at_once,
+    is_passing,
     read_json,
     read_lines,
     seal,
@@ -35,8 +36,7 @@ _RESULTS = "results.jsonl"
 _Name = Annotated[
     str, StringConstraints(pattern=r"\A((state|memory-\d+)\.safetensors|results\.jsonl)\z")
 ]
-# What is wrong then is the disk or the machine, not the file.
-_PASSING = {errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE}
+_DENIED = {errno.EACCES, errno.EPERM}  # it is ours, so that this is no damage either
 
 
 class Checkpoint(NamedTuple):
@@ -109,7 +109,7 @@ def read_checkpoint(path: Path, run: str) -> Checkpoint:
         (state,) = load_records(path / _STATE).values()
         memories = {n: filed_record(path / file) for n, file in manifest.memories.items()}
     except OSError as error:
-        if error.errno in _PASSING:
+        if is_passing(error) or error.errno in _DENIED:
             raise UserError(
                 f"{path} cannot be read ({error.strerror}): mend that and run again, or remove it "
                 "to go on from the one before it"

@@ -3,6 +3,7 @@
 import glob
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import dropwhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedwca.data.decode import is_image
+from fedwca.data.folders import is_image, nested
 from fedwca.data.image_files import ImageFiles
 from fedwca.data.images import UnlabeledImages
 from fedwca.data.raw import Broken
@@ -113,7 +114,18 @@ def _meant(argument: str) -> Iterator[Path]:
 
 
 def _globbed(pattern: str) -> list[str]:
-    return glob.glob(pattern, recursive=True)
+    """As `glob` does it, but `**` enters no folder twice: links in circles would have no end."""
+    parts = Path(pattern).parts
+    if "**" not in parts:
+        return glob.glob(pattern)
+    place = parts.index("**")
+    tops = glob.glob(os.path.join(*parts[:place])) if place else ["."]
+    folders = [str(folder) for top in tops for folder, _ in nested(Path(top))]
+    rest = list(dropwhile(lambda part: part == "**", parts[place:]))
+    if not rest:
+        return folders
+    below = (os.path.join(glob.escape(folder), *rest) for folder in folders)
+    return [found for inner in below for found in _globbed(inner)]
 
 
 def _below(folder: Path) -> Iterator[Path]:

@@ -18,13 +18,12 @@ from fedwca.models.described import (
     DESCRIPTION,
     Description,
     description_entry,
-    parse_description,
 )
 from fedwca.models.domain_model import DomainModel
+from fedwca.models.onnx_graph import BATCH, LOGITS, PIXELS, checked_description
 
 __all__ = ["OnnxModel", "load_onnx", "save_onnx"]
 
-PIXELS, LOGITS = "pixels", "logits"
 _OPSET = 17  # of 2022: what is newer would shut out older runtimes, and nothing here needs it
 
 
@@ -74,7 +73,7 @@ def _export(network: nn.Module, size: int, path: Path) -> None:
             str(path),
             input_names=[PIXELS],
             output_names=[LOGITS],
-            dynamic_axes={PIXELS: {0: "N"}, LOGITS: {0: "N"}},
+            dynamic_axes={PIXELS: {0: BATCH}, LOGITS: {0: BATCH}},
             opset_version=_OPSET,
             dynamo=False,
         )
@@ -104,19 +103,16 @@ def load_onnx(path: str | Path) -> tuple[OnnxModel, Description]:
     runtime = _import("onnxruntime")
     if not os.path.isfile(path):
         raise UserError(f"There is no model file {path}; check the path.")
+    # First: to build a session, the runtime works out all that does not depend on the pixels.
+    description = checked_description(_import("onnx"), path)
     options = runtime.SessionOptions()
     options.log_severity_level = 4  # what is wrong is told below, in one sentence
     try:
         session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        entry = session.get_modelmeta().custom_metadata_map.get(DESCRIPTION)
-        names = [part.name for part in (*session.get_inputs(), *session.get_outputs())]
     except Exception as error:  # the runtime has a dozen kinds, each the file's own fault
         raise UserError(
             f"{path} cannot be read as ONNX; it may be damaged, so export it again."
         ) from error
-    if entry is None or names != [PIXELS, LOGITS]:
-        raise UserError(f"{path} is no ONNX file of fedwca: give one that `fedwca export` wrote")
-    description = parse_description(entry, path)
     return OnnxModel(session, path, len(description.classes)), description
 
 
