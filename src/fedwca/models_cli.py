@@ -12,7 +12,7 @@ import typer
 
 from fedwca.errors import UserError
 from fedwca.notes import written_out
-from fedwca.run_argument import Runs, run_path
+from fedwca.run_argument import Runs, own_folder, run_path
 from fedwca.screen import Screen, aside, show_grid
 from fedwca.stopping import stoppable
 
@@ -90,7 +90,7 @@ def export(
         written = iter([convert(run, kind.value, output)])
     else:
         path = run_path(run, runs)
-        place = output or path / "models"
+        place = output or own_folder(path, "models")
         written = export_run(path, client, kind.value, place, cache, aside)
     for model, card in written:
         out.say(f"{model}  (card: {card.name})")
