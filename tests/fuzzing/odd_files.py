@@ -10,16 +10,18 @@ __all__ = ["ODD", "put"]
 
 
 def _to_a_fifo(path: Path) -> None:
-    os.mkfifo(path.with_name(f"{path.name}.fifo"))
-    path.symlink_to(f"{path.name}.fifo")
+    if not (fifo := path.with_name("fifo")).exists():
+        os.mkfifo(fifo)
+    path.symlink_to(fifo.name)
 
 
 def _socket(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as ear:
         here = os.getcwd()
-        os.chdir(path.parent)  # the name of a socket must be short
+        os.chdir(path.parent)  # what is bound must be short
         try:
-            ear.bind(path.name)
+            ear.bind("s")
+            os.rename("s", path.name)
         finally:
             os.chdir(here)
 
@@ -40,11 +42,10 @@ ODD = list(_MAKERS)
 def put(path: Path, content: bytes | str) -> None:
     """Write a file, or make an odd one of a kind, in place of whatever is there."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    for place in (path, path.with_name(f"{path.name}.fifo")):
-        if place.is_dir() and not place.is_symlink():
-            shutil.rmtree(place)
-        else:
-            place.unlink(missing_ok=True)
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
     if isinstance(content, bytes):
         path.write_bytes(content)
     else:
