@@ -19,7 +19,7 @@ from fedwca.models_cli import attach_model_commands
 from fedwca.notes import printable
 from fedwca.paths import plain_path
 from fedwca.run_argument import Runs, run_path
-from fedwca.screen import Screen, show_grid
+from fedwca.screen import Screen, aside, show_grid, warn
 from fedwca.stopping import GOES_ON, StoppedError, stoppable, watched
 from fedwca.tensorboard_cli import attach_tensorboard
 
@@ -54,7 +54,6 @@ BenchmarkName = Annotated[
 
 
 STOPPED = "stopped; the same command goes on from the last finished round"
-_LONGEST = 2000  # letters of a sentence: a setting or a name that is quoted in it may be endless
 
 
 @app.callback(invoke_without_command=True)
@@ -180,16 +179,11 @@ def list_runs(runs: Runs = Path("runs")) -> None:
     from fedwca.report.tables import run_grid
 
     found, problems = find_runs(runs)
-    _warn(problems)
+    warn(problems)
     if not found:
         out.print(f"There are no runs in {runs} yet: start one with `fedwca run`.", markup=False)
         return
     show_grid(out, run_grid(found))
-
-
-def _warn(problems: list[str]) -> None:
-    for problem in problems:
-        print(f"warning: {printable(problem, _LONGEST)}", file=sys.stderr)
 
 
 @app.command()
@@ -204,8 +198,8 @@ def show(folder: Run, runs: Runs = Path("runs")) -> None:
     view = read_run(run_path(folder, runs))
     show_grid(out, run_grid([view]))
     for section, values in view.settings.items():
-        text = ", ".join(f"{name} = {value}" for name, value in values.items())
-        out.print(f"[{section}] {text}", markup=False, highlight=False)
+        text = f"[{section}] " + ", ".join(f"{name} = {value}" for name, value in values.items())
+        out.print(printable(text, len(text)), markup=False, highlight=False)
     if view.privacy:
         out.say(f"privacy of each client's data set as a whole: {view.privacy}")
     _show_results([view])
@@ -230,7 +224,7 @@ def compare(
         views = [read_run(run_path(folder, runs)) for folder in folders]
     else:
         views, problems = find_runs(runs)
-        _warn(problems)
+        warn(problems)
     grids = accuracy_grid(views)
     if not grids:
         raise UserError(
@@ -239,7 +233,7 @@ def compare(
         )
     for grid in grids:
         if markdown:
-            print(f"{grid.title}\n\n{as_markdown(grid)}\n")
+            print(f"{printable(grid.title)}\n\n{as_markdown(grid)}\n")
         else:
             show_grid(out, grid)
 
@@ -332,7 +326,7 @@ def check(folder: Folder, benchmark: BenchmarkName = None, cache: Cache = None) 
     for name, domain in loaded.domains.items():
         for file, reason in domain.broken:
             out.say(f"broken: {name}: {file}: {reason}")
-    _warn(list(loaded.warnings))
+    warn(loaded.warnings)
     out.say(f"\n{next_step(loaded, path)}")
 
 
@@ -369,7 +363,7 @@ def preview(
     content = io.BytesIO()
     sheet.save(content, format="PNG")
     write_atomically(output, content.getvalue())
-    _warn(list(loaded.warnings))
+    warn(loaded.warnings)
     out.say(f"Wrote {output} ({sheet.width}×{sheet.height}).")
 
 
@@ -436,7 +430,7 @@ def _failed(error: Exception) -> int:
 
 
 def _complain(sentence: str, code: int = 2) -> int:
-    print(f"error: {printable(' '.join(sentence.split()), _LONGEST)}", file=sys.stderr)
+    aside(f"error: {' '.join(sentence.split())}")
     return code
 
 

@@ -20,7 +20,6 @@ from fedwca.parsing import parse_json
 __all__ = [
     "SEAL",
     "append_line",
-    "check_line",
     "file_digest",
     "file_names",
     "folder_at_once",
@@ -150,14 +149,6 @@ def read_lines(path: Path, *, older: bool = True) -> list[dict[str, Any]]:
         if isinstance(line, dict) and isinstance(line.get("round"), int):
             lines.append(line)
     return lines
-
-
-def check_line(line: dict[str, Any]) -> None:
-    """TypeError, KeyError or AttributeError unless a result line has the shape all rely on."""
-    told = [line["clients"], line["accuracy"], line.get("server", {}), line.get("health", {})]
-    told += [*line["clients"].values(), *line.get("health", {}).values()]
-    if not all(isinstance(part, dict) for part in told):
-        raise TypeError
 
 
 def read_json(path: Path) -> Any:

@@ -12,8 +12,8 @@ import typer
 
 from fedwca.errors import UserError
 from fedwca.notes import written_out
-from fedwca.run_argument import Runs, run_path
-from fedwca.screen import Screen, show_grid
+from fedwca.run_argument import Runs, own_folder, run_path
+from fedwca.screen import Screen, aside, show_grid
 from fedwca.stopping import stoppable
 
 __all__ = ["attach_model_commands"]
@@ -90,8 +90,8 @@ def export(
         written = iter([convert(run, kind.value, output)])
     else:
         path = run_path(run, runs)
-        place = output or path / "models"
-        written = export_run(path, client, kind.value, place, cache, _note)
+        place = output or own_folder(path, "models")
+        written = export_run(path, client, kind.value, place, cache, aside)
     for model, card in written:
         out.say(f"{model}  (card: {card.name})")
 
@@ -123,7 +123,7 @@ def predict(
         else:
             broken.append(said)
     for path, reason in broken:
-        _note(f"warning: {_shown(path)} is skipped: {reason}")
+        aside(f"warning: {_shown(path)} is skipped: {reason}")
     if len(broken) == len(files):
         raise UserError("none of the images could be read: give other files")
 
@@ -186,7 +186,7 @@ def adapt_client(
     if target.suffix not in (".safetensors", ".onnx"):
         raise UserError(f"a model cannot be written as {target}: end it in .safetensors or .onnx")
     paths = SitePaths(data, test, cache or default_cache())
-    found = adapt_newcomer(run_path(run, runs), called, paths, _note)
+    found = adapt_newcomer(run_path(run, runs), called, paths, aside)
     model, card = deliver(found.model, target, found.description)
     _show_newcomer(found)
     out.say(f"\n{model}  (card: {card.name})")
@@ -221,7 +221,3 @@ def _in_words(value: Any) -> str:
     if isinstance(value, list):
         return "  ".join(f"{number:.3f}" for number in value)
     return f"{value:.3f}" if isinstance(value, float) else _shown(value)
-
-
-def _note(text: str) -> None:
-    print(text, file=sys.stderr)

@@ -1,6 +1,7 @@
 """`fedwca report` and `fedwca watch`: runs as a page."""
 
 import webbrowser
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,7 +9,7 @@ import typer
 
 from fedwca.errors import UserError
 from fedwca.run_argument import Runs, run_path
-from fedwca.screen import Screen
+from fedwca.screen import Screen, warn
 
 if TYPE_CHECKING:
     from fedwca.report.runs import RunView
@@ -53,7 +54,7 @@ def report(
 
     if output.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"the report is a page: call it {output.with_suffix('.html')}")
-    views = _read(folders, runs)
+    views = _reader(folders, runs)()
     output.parent.mkdir(parents=True, exist_ok=True)
     text = report_page(views, images=not no_images).encode()
     write_atomically(output, text)
@@ -80,9 +81,10 @@ def watch(
 
     if not 0 <= port <= 65_535:
         raise UserError(f"there is no port {port}: choose one from 1024 to 65535")
-    _read(folders, runs)  # what is asked wrongly is told now
+    read = _reader(folders, runs)
+    read()  # what is asked wrongly is told now
     try:
-        server = watch_server(lambda: _read(folders, runs), port)
+        server = watch_server(read, port)
     except OSError:
         raise UserError(
             f"port {port} is taken or not allowed: choose another --port, or leave it out"
@@ -98,18 +100,24 @@ def watch(
             out.say("ended")
 
 
-def _read(folders: list[Path] | None, runs: Path) -> list["RunView"]:
+def _reader(folders: list[Path] | None, runs: Path) -> Callable[[], list["RunView"]]:
+    """Reads the runs each time anew; what is wrong with one is said once."""
     from fedwca.report.runs import find_runs, read_run
 
-    if folders:
-        paths = dict.fromkeys(run_path(f, runs) for f in folders)
-        return [read_run(path) for path in paths]
-    views, problems = find_runs(runs)
-    for problem in problems:
-        out.say(f"warning: {problem}")
-    if not views:
-        raise UserError(f"there are no runs in {runs} yet: start one with `fedwca run`")
-    return views
+    said: set[str] = set()
+
+    def read() -> list["RunView"]:
+        if folders:
+            paths = dict.fromkeys(run_path(f, runs) for f in folders)
+            return [read_run(path) for path in paths]
+        views, problems = find_runs(runs)
+        warn(problem for problem in problems if problem not in said)
+        said.update(problems)
+        if not views:
+            raise UserError(f"there are no runs in {runs} yet: start one with `fedwca run`")
+        return views
+
+    return read
 
 
 def _counted(number: int) -> str:

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["Runs", "run_path"]
+from fedwca.errors import UserError
+
+__all__ = ["Runs", "own_folder", "run_path"]
 
 Runs = Annotated[
     Path,
@@ -24,3 +26,11 @@ def run_path(folder: Path, runs: Path) -> Path:
     """A run's folder, given as such or by its name."""
     # Unlike Path.resolve, it bears links in a circle.
     return Path(os.path.realpath(folder if folder.exists() else runs / folder))
+
+
+def own_folder(run: Path, name: str) -> Path:
+    """A folder of a run to write into, which must not lead out of it: the run may be another's."""
+    place = run / name
+    if place.is_symlink():
+        raise UserError(f"{place} is a link: remove it, or tell by -o where to write")
+    return place

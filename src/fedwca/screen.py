@@ -1,13 +1,21 @@
-"""What commands print: plain lines, and tables that no narrow screen cuts."""
+"""What commands print: plain lines, and tables that no narrow screen cuts.
 
+Names of files, sites and settings are others' words: no code for the terminal in them gets there.
+"""
+
+import sys
+from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
+from fedwca.notes import printable
 from fedwca.report.tables import Grid, as_table
 
-__all__ = ["Screen", "show_grid"]
+__all__ = ["LONGEST", "Screen", "aside", "show_grid", "warn"]
 
+LONGEST = 2000  # letters of a sentence: a setting or a name that is quoted in it may be endless
 _PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
 
@@ -17,6 +25,11 @@ class Screen(Console):
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Every text on its way to the screen; lines stay lines."""
+        harmless = "\n".join(printable(line, len(line)) for line in text.split("\n"))
+        return super().render_str(harmless, **options)
+
     def say(self, text: str) -> None:
         """A line as it is: no markup, no colours, not folded."""
         self.print(text, **_PLAIN)
@@ -25,8 +38,19 @@ class Screen(Console):
 def show_grid(screen: Screen, grid: Grid, left: bool = False) -> None:
     """A table with its title; wider than the screen if it must be."""
     if grid.title:
-        screen.print(f"\n{grid.title}", style="bold", **_PLAIN)
+        screen.print(f"\n{printable(grid.title)}", style="bold", **_PLAIN)
     table = as_table(grid, "left" if left else "right")
     # A number that is cut says nothing: rather let a narrow screen wrap the line.
     needed = screen.measure(table, options=screen.options.update(max_width=10_000)).maximum
     Screen(width=max(needed, screen.width)).print(table)
+
+
+def aside(text: str) -> None:
+    """A line on standard error, beside what was asked for."""
+    print(printable(text, LONGEST), file=sys.stderr)
+
+
+def warn(problems: Iterable[str]) -> None:
+    """A line for each."""
+    for problem in problems:
+        aside(f"warning: {problem}")

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from fedwca.errors import UserError
-from fedwca.run_argument import Runs, run_path
+from fedwca.run_argument import Runs, own_folder, run_path
 from fedwca.screen import Screen
 
 __all__ = ["attach_tensorboard"]
@@ -40,7 +40,7 @@ def tensorboard(folders: Named, output: Output = None, runs: Runs = Path("runs")
     if output is not None and len({view.name for view in views}) < len(views):
         raise UserError("two of these runs have the same name: leave --output out")
     for view in views:
-        place = view.path / "tensorboard" if output is None else output / view.name
+        place = own_folder(view.path, "tensorboard") if output is None else output / view.name
         Screen().say(f"Wrote {write_events(view, place)}")
     common = output or (views[0].path if len(views) == 1 else views[0].path.parent)
     Screen().say(f"Look at it with: tensorboard --logdir {common}")

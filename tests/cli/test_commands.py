@@ -70,7 +70,7 @@ def test_preview_writes_a_contact_sheet(fedwca: Fedwca, npz_folder: Path) -> Non
 
 
 def test_a_preview_that_cannot_be_written_leaves_the_one_before(
-    fedwca: Fedwca, npz_folder: Path, monkeypatch: pytest.MonkeyPatch
+    invoke: Callable[..., Any], npz_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(self: Image.Image, file: Any, *_: object, **__: object) -> None:
         with file.open("wb") if isinstance(file, Path) else nullcontext(file) as stream:
@@ -79,7 +79,7 @@ def test_a_preview_that_cannot_be_written_leaves_the_one_before(
 
     Path("s.png").write_bytes(b"before")
     monkeypatch.setattr(Image.Image, "save", full)
-    fedwca("data", "preview", str(npz_folder), "-o", "s.png", code=2)
+    assert invoke("data", "preview", str(npz_folder), "-o", "s.png").code == 2
     assert Path("s.png").read_bytes() == b"before"
     assert [path.name for path in Path().glob("s.png*")] == ["s.png"]
 

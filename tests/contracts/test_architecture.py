@@ -11,7 +11,9 @@ from fedwca.methods import METHODS
 
 ROOT = Path(fedwca.__file__).parent
 
-EVERYWHERE = ("errors", "files", "leftovers", "machine", "notes", "parsing", "paths")
+EVERYWHERE = (
+    *("errors", "files", "leftovers", "machine", "notes", "parsing", "paths", "run_content"),
+)
 
 # Every room, and the rooms that it may know.
 ALLOWED = {

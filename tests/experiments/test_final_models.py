@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,13 @@ from fedwca.engines.site import threads
 from fedwca.errors import UserError
 from fedwca.experiments.config import resolve
 from fedwca.experiments.export import export_run
-from fedwca.experiments.final_models import class_names, client_names, final_model, source_of
+from fedwca.experiments.final_models import (
+    class_names,
+    client_names,
+    final_model,
+    source_of,
+    stored_experiment,
+)
 from fedwca.experiments.runner import load_data, run_experiment
 from fedwca.experiments.store import RunFolder
 from fedwca.files import seal, unseal, write_json
@@ -174,7 +181,7 @@ def test_models_of_a_run_that_goes_on_meanwhile_are_of_one_round(
         assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
 
 
-@pytest.mark.parametrize("identity", [3, {}, {"digests": 3}, {"digests": []}])
+@pytest.mark.parametrize("identity", [{}, {"digests": 3}, {"digests": []}])
 def test_a_config_that_tells_no_digests_is_one_of_other_images(
     tmp_path: Path, npz_folder: Path, cache: Path, identity: Any
 ) -> None:
@@ -183,3 +190,34 @@ def test_a_config_that_tells_no_digests_is_one_of_other_images(
     (run / "config.json").write_text(json.dumps({**config, "identity": identity}))
     with pytest.raises(UserError, match="have changed since"):
         final_model(run, "dim/0", cache)
+
+
+def changed_config(run: Path, change: Callable[[dict[str, Any]], object], *parts: str) -> None:
+    config = json.loads((run / "config.json").read_text())
+    for part in parts:
+        change(config[part])
+    (run / "config.json").write_text(json.dumps(config))
+
+
+def test_settings_that_the_run_was_not_made_with_are_noticed(
+    tmp_path: Path, npz_folder: Path, cache: Path
+) -> None:
+    run = finished(tmp_path, npz_folder, "source_only", batch_norm="recalibrate")
+    changed_config(run, lambda told: told["run"].update(seed=1), "settings")
+    damage = pytest.raises(UserError, match="are damaged: move it away and run again")
+    with damage:  # whose clients would hold other images
+        final_model(run, "dim/0", cache)
+    with damage:
+        next(export_run(run, None, "safetensors", tmp_path / "models", cache))
+    with damage:
+        finished(tmp_path, npz_folder, "source_only", batch_norm="recalibrate")
+
+
+def test_settings_that_make_no_difference_and_those_of_older_versions_are_taken(
+    tmp_path: Path, npz_folder: Path
+) -> None:
+    run = finished(tmp_path, npz_folder, "source_only")
+    changed_config(run, lambda told: told["run"].update(workers=2), "settings")
+    assert stored_experiment(run).run.workers == 2
+    changed_config(run, lambda told: told["data"].pop("size_dirichlet"), "settings", "identity")
+    assert stored_experiment(run).data.size_dirichlet == 0

@@ -17,6 +17,7 @@ from fedwca.experiments.config import (
 )
 from fedwca.methods import METHODS, Training
 from fuzzing.door import Place, fails_with
+from fuzzing.odd_files import put
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").rglob("*.toml"))
 _NOWHERE = ("--set=data.benchmark=npz", "--set=data.path=nowhere", "--set=data.source=x")
@@ -90,15 +91,14 @@ def wild_files(draw: st.DrawFn) -> bytes:
     return text[:start] + draw(st.binary(max_size=8)) + text[end:]
 
 
-def a_config_file(place: Place, content: bytes) -> None:
+def a_config_file(place: Place, content: bytes | str) -> None:
     """Any file given as CONFIG is run or refused."""
-    file = place.work / "config.toml"
-    file.write_bytes(content)
+    put(place.work / "config.toml", content)
     place.fedwca("run", "config.toml", *_NOWHERE)
     place.fedwca("deploy", "run", "config.toml")
-    (place.work / "deployment.toml").write_bytes(content)
+    put(place.work / "deployment.toml", content)
     place.fedwca("deploy", "status", "--folder", ".")
-    (place.work / "site.toml").write_bytes(content)
+    put(place.work / "site.toml", content)
     place.fedwca("deploy", "client", "--site", "a", "--data", ".", "--folder", ".")
 
 

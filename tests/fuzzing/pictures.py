@@ -2,8 +2,7 @@
 
 import functools
 import io
-import os
-import socket
+import shutil
 import struct
 import zlib
 from pathlib import Path
@@ -14,6 +13,7 @@ from PIL import Image
 
 from fedwca.data.decode import BrokenImageError, decode_image
 from fuzzing.door import Place, fails_with
+from fuzzing.odd_files import ODD, put
 
 _PHOTO = Image.fromarray(np.random.default_rng(0).integers(0, 255, (24, 20, 3), np.uint8))
 
@@ -111,21 +111,9 @@ def bad() -> dict[str, bytes]:
 
 def odd_places(folder: Path) -> list[Path]:
     """What stands where an image should: nothing of it may be waited for."""
-    folder.mkdir(parents=True, exist_ok=True)
-    os.mkfifo(folder / "fifo.png")
-    (folder / "to-fifo.png").symlink_to("fifo.png")
-    (folder / "endless.png").symlink_to("/dev/zero")
-    (folder / "loop.png").symlink_to("loop.png")
-    (folder / "nowhere.png").symlink_to("gone.png")
-    (folder / "round.png").symlink_to(".")
-    (folder / "folder.png").mkdir()
-    with socket.socket(socket.AF_UNIX) as ear:
-        here = os.getcwd()
-        os.chdir(folder)  # the name of a socket must be short
-        try:
-            ear.bind("socket.png")
-        finally:
-            os.chdir(here)
+    names = ("fifo", "to-fifo", "endless", "loop", "nowhere", "round", "folder", "socket")
+    for name, kind in zip(names, ODD, strict=True):
+        put(folder / f"{name}.png", kind)
     return sorted(folder.iterdir())
 
 
@@ -133,12 +121,6 @@ NAMES = [
     *("new\nline.png", "tab\t.png", "\x1b[31mred.png", "\u202eright.png", "  .png", "-rf.png"),
     *("[red]x[red].png", "%s.png", "é" * 120 + ".png", "\udcff\udcfe.png", "<b>.png", "a'b\"c.png"),
 ]
-
-
-def write(folder: Path, files: dict[str, bytes]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
 
 
 @st.composite
@@ -163,10 +145,10 @@ def broken_pictures(draw: st.DrawFn) -> bytes:
     return bytes(content)
 
 
-def a_picture(place: Place, content: bytes) -> None:
+def a_picture(place: Place, content: bytes | str) -> None:
     """Decoded to the size that is asked for, or broken."""
     file = place.work / "x.png"
-    file.write_bytes(content)
+    put(file, content)
 
     def decode() -> None:
         pixels = decode_image(file, 8).pixels
@@ -176,13 +158,25 @@ def a_picture(place: Place, content: bytes) -> None:
     fails_with(BrokenImageError, decode)
 
 
-def a_folder_of_pictures(place: Place, files: dict[str, bytes]) -> None:
+def a_folder_of_pictures(place: Place, files: dict[str, bytes | str]) -> None:
     """`data check` and `data preview` of a folder with such files."""
-    write(place.work / "made" / "data" / "site" / "class", files)
-    place.fedwca("data", "check", "made/data")
-    place.fedwca("data", "preview", "made/data", "-o", "made/sheet.png")
+    shutil.rmtree(place.work / "data", ignore_errors=True)
+    for name, content in files.items():
+        put(place.work / "data" / "site" / "class" / name, content)
+    place.fedwca("data", "check", "data")
+    place.fedwca("data", "preview", "data", "-o", "made/sheet.png")
 
 
 folders = st.dictionaries(
-    st.sampled_from(NAMES) | st.integers(0, 99).map("{}.jpg".format), broken_pictures(), max_size=4
+    st.sampled_from(NAMES) | st.integers(0, 99).map("{}.jpg".format),
+    broken_pictures() | st.sampled_from(ODD),
+    max_size=4,
 )
+# Each beside a good one, so that the folder has something to show.
+ODD_FOLDERS: list[dict[str, bytes | str]] = [
+    *({"good.png": good()["photo.png"], "x.png": kind} for kind in ODD),
+    {"good.png": good()["photo.png"], **BOMBS},
+    {"good.png": good()["photo.png"], **{f"{n}.png": "link to its folder" for n in range(9)}},
+    {"good.png": good()["photo.png"], **{f"../{n}": "link to its folder" for n in range(9)}},
+    {"good.png": good()["photo.png"], **{f"../../{n}": "link to its folder" for n in range(9)}},
+]

@@ -1,7 +1,7 @@
 """All that is fuzzed: a kind of input, and what must hold of every one."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ from hypothesis.strategies import SearchStrategy
 
 from fuzzing import configs, messages, pictures, runs, weights
 from fuzzing.door import Place
+from fuzzing.odd_files import ODD
 
 
 class Property(NamedTuple):
@@ -21,6 +22,7 @@ class Property(NamedTuple):
         holds: fails if one of them does harm, in a place.
         quick: how many inputs the tests try.
         many: how many an attempt of `make torture` tries, in half a minute or so.
+        always: inputs that are tried each time, before all others.
     """
 
     name: str
@@ -28,18 +30,34 @@ class Property(NamedTuple):
     holds: Callable[[Place, Any], None]
     quick: int
     many: int
+    always: Sequence[Any] = ()
 
 
+_ODD_ARRAYS = [(name, kind) for name in weights.array_files() for kind in ODD]
 PROPERTIES = [
-    Property("config files", configs.wild_files(), configs.a_config_file, 12, 250),
+    Property("config files", configs.wild_files(), configs.a_config_file, 12, 250, ODD),
     Property("settings by --set", configs.overrides, configs.a_setting, 25, 500),
     Property("settings by Python", configs.sections, configs.settings_by_mapping, 60, 2000),
-    Property("image files", pictures.broken_pictures(), pictures.a_picture, 60, 1000),
-    Property("folders of images", pictures.folders, pictures.a_folder_of_pictures, 5, 80),
-    Property("models as safetensors", weights.wild_safetensors(), weights.a_model_file, 20, 200),
-    Property("models as ONNX", weights.wild_onnx, weights.an_onnx_file, 12, 150),
-    Property("PyTorch files with code", weights.wild_pytorch(), weights.a_pytorch_file, 10, 100),
-    Property("npz, mat and IDX files", weights.wild_arrays(), weights.a_file_of_arrays, 25, 300),
+    Property(
+        *("image files", pictures.broken_pictures(), pictures.a_picture, 60, 1000),
+        [*pictures.BOMBS.values(), *ODD],
+    ),
+    Property(
+        *("folders of images", pictures.folders, pictures.a_folder_of_pictures, 5, 80),
+        pictures.ODD_FOLDERS,
+    ),
+    Property(
+        *("models as safetensors", weights.wild_safetensors(), weights.a_model_file, 20, 200), ODD
+    ),
+    Property("models as ONNX", weights.wild_onnx, weights.an_onnx_file, 12, 150, ODD),
+    Property(
+        *("PyTorch files with code", weights.wild_pytorch(), weights.a_pytorch_file, 10, 100),
+        [*weights.pytorch_files().values(), *ODD],
+    ),
+    Property(
+        *("npz, mat and IDX files", weights.wild_arrays(), weights.a_file_of_arrays, 25, 300),
+        _ODD_ARRAYS,
+    ),
     Property("run folders", runs.damages, runs.a_run_folder, 4, 30),
     Property("tensors of messages", messages.wild_parcels(), messages.a_parcel, 60, 1500),
     Property("messages of Flower", messages.wild_records(), messages.a_message, 60, 1500),
@@ -49,7 +67,7 @@ PROPERTIES = [
 
 
 def hold(told: Property, folder: Path, number: int, seeded: int | None = None) -> int:
-    """Try so many inputs, always the same or by a seed; how many were tried."""
+    """Try so many inputs beside those of each time, the same or by a seed; how many were tried."""
     place, tried = Place(folder), 0
     calm = settings(
         max_examples=number,
@@ -67,6 +85,8 @@ def hold(told: Property, folder: Path, number: int, seeded: int | None = None) -
             warnings.simplefilter("ignore")  # Pillow's and NumPy's, on files that are bad indeed
             told.holds(place, example)
 
+    for example in told.always:
+        one(example)
     test = calm(given(told.inputs)(one))
     (test if seeded is None else seed(seeded)(test))()
     return tried

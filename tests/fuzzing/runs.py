@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 import fedwca
 from fedwca.errors import UserError
+from fedwca.files import SEAL, seal
 from fuzzing.configs import EVIL
 from fuzzing.door import Place, call, fails_with
+from fuzzing.odd_files import ODD, put
 from fuzzing.weights import archive, numbers
 
 
@@ -49,17 +51,9 @@ class Damage(NamedTuple):
     seed: Any
 
 
-_KINDS = [
-    "gone",
-    "empty",
-    "folder",
-    "link out",
-    "link to itself",
-    "endless",
-    "bytes",
-    "cut",
-    "deep",
-]
+_KINDS = ["gone", "empty", "link out", "bytes", "cut", "deep", *ODD]
+# A digest that does not fit any more, one that was made anew, none, as in older versions.
+_SEALS = ["left", "made anew", "made anew", "taken away"]
 _JSON = st.recursive(
     numbers | st.floats() | st.sampled_from(EVIL) | st.none() | st.booleans(),
     lambda inner: (
@@ -71,7 +65,10 @@ _JSON = st.recursive(
 damages = (
     st.builds(Damage, st.integers(0, 20), st.sampled_from(_KINDS), st.integers(0, 2**16))
     | st.builds(Damage, st.integers(0, 20), st.just("changed"), st.randoms(use_true_random=False))
-    | st.builds(Damage, st.integers(0, 4), st.just("json"), st.tuples(st.integers(0, 500), _JSON))
+    | st.builds(
+        *(Damage, st.integers(0, 20), st.just("json")),
+        st.tuples(st.integers(0, 500), _JSON, st.sampled_from(_SEALS)),
+    )
 )
 
 
@@ -99,25 +96,40 @@ def do(run: Path, damage: Damage) -> None:
             file.write_bytes(b'{"round": 1, "settings": ' + b"[" * 100_000)
         case "empty":
             file.write_bytes(b"")
-        case _:
+        case "gone":
             file.unlink()
-            _swap(file, damage.kind)
+        case "link out":
+            file.unlink()
+            file.symlink_to("../../../canary")
+        case _:
+            put(file, damage.kind)
 
 
-def _swap(file: Path, kind: str) -> None:
-    if kind == "folder":
-        file.mkdir()
-    elif kind != "gone":
-        targets = {"link out": "../../../canary", "link to itself": file.name}
-        file.symlink_to(targets.get(kind, "/dev/zero"))
-
-
-def _replace_value(file: Path, place: int, value: Any) -> None:
+def _replace_value(file: Path, place: int, value: Any, sealed: str) -> None:
     """Put a value in place of one of a JSON file's own, or of one of its keys."""
     whole = file.suffix == ".jsonl"
     lines = file.read_text().splitlines() if whole else [file.read_text()]
     number = place % len(lines)
     content = json.loads(lines[number])
+    had = content.pop(SEAL, None)
+    spots = _spots(content)
+    part, key = spots[place // len(lines) % len(spots)]
+    if isinstance(value, str) and isinstance(part, dict) and place % 2:
+        part[value] = part.pop(key)
+    else:
+        part[key] = value
+    lines[number] = json.dumps(_sealed(content, had, sealed))
+    file.write_text("\n".join(lines) + "\n")
+
+
+def _sealed(content: dict[str, Any], had: str | None, sealed: str) -> dict[str, Any]:
+    if had is None or sealed == "taken away":
+        return content
+    return {**content, SEAL: had} if sealed == "left" else seal(content)
+
+
+def _spots(content: Any) -> list[tuple[Any, Any]]:
+    """Every place in it that holds a value: what it lies in, and where."""
     spots: list[tuple[Any, Any]] = []
 
     def walk(part: Any) -> None:
@@ -128,13 +140,7 @@ def _replace_value(file: Path, place: int, value: Any) -> None:
                 walk(inner)
 
     walk(content)
-    part, key = spots[place % len(spots)]
-    if isinstance(value, str) and isinstance(part, dict) and place % 2:
-        part[value] = part.pop(key)
-    else:
-        part[key] = value
-    lines[number] = json.dumps(content)
-    file.write_text("\n".join(lines) + "\n")
+    return spots
 
 
 def a_run_folder(place: Place, damage: Damage) -> None:

@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import pickle
+import shutil
 import struct
 import tempfile
 import zipfile
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 from fedwca.models import Description, build_model, save_described
 from fedwca.models.onnx_file import save_onnx
 from fuzzing.door import Place
+from fuzzing.odd_files import put
 from fuzzing.pictures import good
 
 _SIZES = [0, 1, 7, 8, 2**16, 2**31 - 1, 2**31, 2**32, 2**40, 2**63 - 1, 2**63, 2**64 - 1]
@@ -123,17 +125,15 @@ def wild_safetensors(draw: st.DrawFn) -> bytes:
     return joined(json.dumps(header).encode(), body)
 
 
-def _predicted(place: Place, name: str, content: bytes) -> None:
-    file = place.work / name
-    file.write_bytes(content)
+def _predicted(place: Place, name: str, content: bytes | str) -> None:
+    put(place.work / name, content)
     image = place.work / "x.png"
     image.write_bytes(good()["photo.png"])
     place.fedwca("predict", name, "x.png")
     place.fedwca("export", name, "-o", "made", "--format", "safetensors")
-    file.unlink()
 
 
-def a_model_file(place: Place, content: bytes) -> None:
+def a_model_file(place: Place, content: bytes | str) -> None:
     """Any .safetensors file is used or refused."""
     _predicted(place, "model.safetensors", content)
 
@@ -141,7 +141,7 @@ def a_model_file(place: Place, content: bytes) -> None:
 wild_onnx = st.deferred(lambda: changed_bytes(described_file(".onnx")))
 
 
-def an_onnx_file(place: Place, content: bytes) -> None:
+def an_onnx_file(place: Place, content: bytes | str) -> None:
     """Any .onnx file is used or refused."""
     _predicted(place, "model.onnx", content)
 
@@ -179,9 +179,9 @@ def wild_pytorch(draw: st.DrawFn) -> bytes:
     return draw(st.just(content) | changed_bytes(content))
 
 
-def a_pytorch_file(place: Place, content: bytes) -> None:
+def a_pytorch_file(place: Place, content: bytes | str) -> None:
     """Any .pth file as source weights; code in it is never run."""
-    (place.work / "source.pth").write_bytes(content)
+    put(place.work / "source.pth", content)
     arrays = place.work / "arrays"
     if not arrays.exists():
         arrays.mkdir()
@@ -257,16 +257,15 @@ def wild_arrays(draw: st.DrawFn) -> tuple[str, bytes]:
     return name, draw(st.just(content) | changed_bytes(content))
 
 
-def a_file_of_arrays(place: Place, file: tuple[str, bytes]) -> None:
+def a_file_of_arrays(place: Place, file: tuple[str, bytes | str]) -> None:
     """Any .npz, .mat or IDX file is read or refused."""
     name, content = file
     folder = place.work / "digits"
-    folder.mkdir(exist_ok=True)
-    for left in folder.iterdir():
-        left.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
     (folder / "usps.npz").write_bytes(archive())
     (folder / "synth.npz").write_bytes(archive())
     labels = struct.pack(">II", 2049, 8) + bytes(8)
     (folder / "train-labels-idx1-ubyte").write_bytes(labels)
-    (folder / name).write_bytes(content)
+    put(folder / name, content)
     place.fedwca("data", "check", "digits", "--benchmark", "digit-five")

@@ -10,7 +10,7 @@ import errno
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from fedwca.engines.records import filed_record, load_records, save_records
 from fedwca.errors import UserError
@@ -26,6 +26,7 @@ from fedwca.files import (
     write_json,
 )
 from fedwca.methods.base import Record
+from fedwca.run_content import check_facts
 
 __all__ = ["Checkpoint", "lines_before", "read_checkpoint", "write_checkpoint"]
 
@@ -64,7 +65,7 @@ class _Manifest(BaseModel):
     format: str
     run: str
     rounds: Annotated[int, Field(ge=0)]
-    facts: dict[str, Any]
+    facts: Annotated[dict[str, Any], AfterValidator(check_facts)]
     memories: dict[str, _Name]
     digests: dict[_Name, str]
 

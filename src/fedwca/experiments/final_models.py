@@ -1,6 +1,5 @@
 """The model that a client of a run uses at its end, made from the run folder."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +14,11 @@ from fedwca.experiments.config import Experiment, resolve
 from fedwca.experiments.runner import load_data
 from fedwca.experiments.source import new_network
 from fedwca.experiments.store import SOURCE, Checkpoint, RunFolder
-from fedwca.files import check_line
 from fedwca.methods.base import Client, Method, Record
 from fedwca.methods.inference import load
 from fedwca.methods.shot import own_of
 from fedwca.models import DomainModel, load_weights, read_class_names
+from fedwca.run_content import DAMAGED, check_line, damaged, settings_of
 
 __all__ = [
     "class_names",
@@ -76,11 +75,12 @@ def final_model(
 
 
 def stored_experiment(run_folder: Path) -> Experiment:
-    """The settings that a run folder tells."""
-    folder = _opened(run_folder)
-    settings = folder.read_json("config.json").get("settings")
-    if not isinstance(settings, Mapping):
-        raise UserError(f"the files in {run_folder} are damaged: move it away and run again")
+    """The settings that a run folder tells, checked to be those that it was run with."""
+    config = _opened(run_folder).read_json("config.json")
+    try:
+        settings = settings_of(config)
+    except DAMAGED:
+        raise damaged(run_folder) from None
     return resolve(settings)
 
 
@@ -114,13 +114,11 @@ def _clients(run_folder: Path) -> dict[str, str]:
     try:
         for line in lines:
             check_line(line)
-        found = {
-            name: str(score["domain"]) for line in lines for name, score in line["clients"].items()
-        }
-    except (KeyError, TypeError, AttributeError):
-        raise UserError(
-            f"the files in {run_folder} are damaged: move it away and run again"
-        ) from None
+    except DAMAGED:
+        raise damaged(run_folder) from None
+    found: dict[str, str] = {
+        name: score["domain"] for line in lines for name, score in line["clients"].items()
+    }
     if not found:
         raise UserError(
             f"{run_folder} has no whole results, so its clients are not known: go on with it by "

@@ -37,6 +37,7 @@ from fedwca.files import (
 from fedwca.leftovers import remove, sweep
 from fedwca.models import read_seal
 from fedwca.notes import Note, silent
+from fedwca.run_content import DAMAGED, check_identity, damaged
 
 __all__ = ["Checkpoint", "KEPT", "RunFolder", "SOURCE"]
 
@@ -62,11 +63,16 @@ class RunFolder:
         if not (path / "config.json").exists():
             with folder:  # who is at work here removes what others leave half written
                 folder.write_json("config.json", {"identity": identity, "settings": settings})
-        if folder.read_json("config.json").get("identity") != identity:
+        config = folder.read_json("config.json")
+        if config.get("identity") != identity:
             raise UserError(
                 f"{path} holds a run of another configuration, or of data that have changed "
                 "since: choose another --runs folder, or move this one away"
             )
+        try:
+            check_identity(config)
+        except DAMAGED:
+            raise damaged(path) from None
         return folder
 
     def __enter__(self) -> "RunFolder":

@@ -7,8 +7,9 @@ import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from io import BytesIO
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, cast
 
 import safetensors
 import safetensors.torch
@@ -167,11 +168,11 @@ def _read_pytorch(path: Path) -> Any:
 
 def _check_pytorch(path: Path) -> None:
     """Refuse a file that would take more memory than its size, before PyTorch reads it."""
-    with open_file(path) as file:
-        zipped = file.read(4) == b"PK\3\4"  # by which PyTorch tells its two formats apart
-        file.seek(0)
+    # A plain file would take as much memory for a text as its length says, be there so much or not.
+    with open_file(path) as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+        zipped = content[:4] == b"PK\3\4"  # by which PyTorch tells its two formats apart
         for _ in range(0 if zipped else _LEGACY_PICKLES):
-            _check_pickle(file)
+            _check_pickle(content)
     if zipped:
         _check_archive(path)
 
@@ -189,9 +190,9 @@ def _check_archive(path: Path) -> None:
     _check_pickle(BytesIO(reader.get_record("data.pkl")))
 
 
-def _check_pickle(stream: BinaryIO) -> None:
+def _check_pickle(stream: BytesIO | mmap) -> None:
     """Refuse a pickle that names anything else than state dicts need, without running it."""
-    for opcode, name, _ in pickletools.genops(stream):
+    for opcode, name, _ in pickletools.genops(cast(Any, stream)):
         if "GLOBAL" in opcode.name and not _HARMLESS.fullmatch(str(name)):
             raise ValueError(f"it names {name}")
 

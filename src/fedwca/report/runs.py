@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from fedwca.errors import UserError
-from fedwca.files import check_line, read_json, read_lines, read_sealed
+from fedwca.files import read_json, read_lines, read_sealed
+from fedwca.run_content import DAMAGED, check_line, damaged, settings_of
 
 __all__ = ["RunView", "find_runs", "read_run"]
-
-_DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
 
 
 @dataclass(frozen=True)
@@ -86,24 +85,15 @@ def read_run(path: Path) -> RunView:
     if not config.is_file():
         raise UserError(f"{path} is not a run folder: it has no config.json; see `fedwca list`")
     try:
-        settings = read_json(config)["settings"]
+        settings = settings_of(read_json(config))
         final = read_sealed(path / "result.json", older=True)  # damaged, it will be made anew
         view = RunView(path, settings, tuple(_lines(path, final)), final is not None)
-        _ = (view.method, view.seed, view.rounds, view.accuracy, view.privacy)
-        _check_settings(settings)
         for line in view.lines:
             check_line(line)
-    except _DAMAGED:
-        raise UserError(f"the files in {path} are damaged: move it away and run again") from None
+        _ = view.privacy
+    except DAMAGED:
+        raise damaged(path) from None
     return view
-
-
-def _check_settings(settings: dict[str, Any]) -> None:
-    """TypeError or another unless the settings have the shape that all readers rely on."""
-    if not all(isinstance(section, dict) for section in settings.values()):
-        raise TypeError
-    _ = int(settings["training"]["rounds"])
-    _ = hash((settings["data"]["benchmark"], settings["data"]["source"]))
 
 
 def _lines(path: Path, final: dict[str, Any] | None) -> list[dict[str, Any]]:

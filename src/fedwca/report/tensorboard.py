@@ -17,6 +17,7 @@ from fedwca.notes import written_out
 from fedwca.report.heat_map import heat_map
 from fedwca.report.records import flat_records
 from fedwca.report.runs import RunView
+from fedwca.run_content import DAMAGED, damaged
 
 __all__ = ["EVENTS", "scalars", "write_events"]
 
@@ -25,7 +26,6 @@ EVENTS = "events.out.tfevents.0.fedwca"
 
 _COSTS = ("bytes_down", "bytes_up", "seconds")
 _NOT_MEANT = ("round", "cluster", "correct", "total")  # numbers of a record that make no curve
-_DAMAGED = (KeyError, TypeError, AttributeError, ValueError)
 _LARGEST = 512  # side of an example image
 
 
@@ -41,10 +41,8 @@ def write_events(run: RunView, folder: Path) -> Path:
     """Write a run's events into a folder, in place of those that were there; their file."""
     try:
         content = _encoded(run, [*_scalar_values(run), *_weight_maps(run), *_examples(run)])
-    except (KeyError, TypeError, AttributeError, ValueError):
-        raise UserError(
-            f"the files in {run.path} are damaged: move it away and run again"
-        ) from None
+    except DAMAGED:
+        raise damaged(run.path) from None
     sweep(run.path)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / EVENTS, content)
@@ -105,7 +103,7 @@ def _examples(run: RunView) -> Iterator[_Value]:
         strips = {
             name: _strip([_decoded(p) for p in found]) for name, found in kept.items() if found
         }
-    except (*_DAMAGED, OSError, SyntaxError, Image.DecompressionBombError):
+    except (*DAMAGED, SyntaxError, Image.DecompressionBombError):
         raise UserError(f"{file} is damaged: delete it, and go on without examples") from None
     for client, strip in strips.items():
         yield _Value(0, f"examples/{client}", strip)
