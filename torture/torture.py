@@ -26,6 +26,7 @@ import disks
 import fuzz
 import hostile
 import load
+import mounts
 import soak
 import sums
 import workers
@@ -36,6 +37,7 @@ ATTACKS: list[Attack] = [  # the longest first, so that none is left over at the
     *deployment_kills.ATTACKS,
     *workers.ATTACKS,
     *disks.ATTACKS,
+    *mounts.ATTACKS,
     *fuzz.ATTACKS,
     *hostile.ATTACKS,
     *sums.ATTACKS,
