@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))
 
-from attack import Attack, held
+from attack import Attack, LostError, held
 from failing_disk import FULL, READ_ONLY, Disk, failing
 from tiny_run import check_resumed, command, kept, outcome, unbroken, untidy
 
@@ -187,4 +187,7 @@ ATTACKS = [
 if __name__ == "__main__":
     kind, folder_, number_ = sys.argv[1:]
     attempts = {"damaged": damaged, "full": full, "read_only": read_only}
-    print(attempts[kind](Path(folder_), int(number_)))
+    try:
+        print(attempts[kind](Path(folder_), int(number_)))
+    except LostError as lost:
+        sys.exit(str(lost))
