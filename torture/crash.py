@@ -14,18 +14,21 @@ from attack import Attack, held
 from fedwca.experiments.store import KEPT
 from tiny_run import check_resumed, command, kept, outcome, slowly, unbroken, untidy
 
-ROUNDS = 16
+ROUNDS = 14
 METHODS = ("fedwca", "local")
-# When the kills of an attempt fall: while the run is made, while a checkpoint is written, anywhere
-# in the rounds, while old checkpoints are removed, and when all rounds are done.
-MOMENTS = ("early", *4 * ("writing", "rounds"), "removing", "end")
-FEW_MOMENTS = ("writing", "rounds", "writing")  # in the short form
+# When the kills of an attempt fall: while the run is made, while a checkpoint is written, when it
+# has its name and old ones are removed, anywhere in the rounds, and when all of them are done.
+MOMENTS = (
+    *("early", "written", "writing", "rounds", "writing", "written"),
+    *("writing", "rounds", "writing", "written", "end"),
+)
+FEW_MOMENTS = ("written", "writing", "writing")  # in the short form
 # What is there when a moment begins, and for how many seconds a kill may be of it.
 BEGINS = {
     "early": ("cache/*", 1.0),  # images are decoded, settings written, the source model is trained
     "writing": ("runs/*/checkpoint-*-{process}.tmp", 0.3),  # one file after another
     "rounds": ("runs/*/scratch/worker-*", 0.6),
-    "removing": ("runs/*/checkpoint-?????", 0.08),
+    "written": ("runs/*/checkpoint-?????", 0.08),
     "end": (f"runs/*/checkpoint-{ROUNDS:05d}", 0.6),  # scored, scratch removed, result written
 }
 
@@ -44,6 +47,7 @@ def killed(folder: Path, number: int, moments: tuple[str, ...] = MOMENTS) -> int
         time.sleep(pause)
         _kill(process, tree=rng.random() < 0.5)
         kills += _check_killed(process, moment, before)
+        held(_newest(folder) >= before, f"{moment}: a finished checkpoint is gone")
         inside += _was_writing(folder, process.pid, before)
     _finish(folder, run)
     held(2 * inside >= moments.count("writing"), f"{inside} kills fell into writes")

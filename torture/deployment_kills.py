@@ -35,7 +35,7 @@ from tiny_run import finished, kept, outcome, tensors, untidy
 
 CLASSES = ("bar", "post", "square")
 ROUNDS = 5
-PAUSE = 6.0  # seconds from one kill to the next, at most
+PAUSE = 4.0  # seconds from one kill to the next, at most
 A_ROUND = 3  # kills before the next round must be done, so that all rounds have their share
 _DAMAGED = "flwr-serverapp, and its newest checkpoint damaged"
 # What is killed in one attempt: the ServerApp, a site's working process, what keeps them up.
@@ -194,13 +194,16 @@ class _Starts:
             self._stepped_back += self._damaged > 0
             self._damaged = 0  # it is made again
         self._seen = len(starts)
-        self._newest = max((n for n in kept(self._server) if n != self._damaged), default=0)
+        newest = max((n for n in kept(self._server) if n != self._damaged), default=0)
+        held(newest >= self._newest, f"checkpoint {self._newest} is gone")
+        self._newest = newest
 
     def damage(self) -> None:
         """Cut off the newest checkpoint, so that the one before it must serve."""
         self._damaged = kept(self._server)[-1]
         (state,) = self._server.glob(f"runs/*/checkpoint-{self._damaged:05d}/state.safetensors")
         os.truncate(state, state.stat().st_size // 2)
+        self._newest = 0
         self.look()
 
     def check(self) -> None:
