@@ -28,14 +28,14 @@ from fedwca.deploy.server import serve
 from fedwca.deploy.site import Here, answer
 from fedwca.experiments.config import resolve
 from fedwca.experiments.progress import Silent
-from fedwca.models import read_seal, save_weights
+from fedwca.models import save_weights
 from fedwca.notes import silent
 from sites import FakeGrid, paths_of
-from tiny_run import finished, outcome, untidy
+from tiny_run import finished, kept, outcome, tensors, untidy
 
 CLASSES = ("bar", "post", "square")
 ROUNDS = 5
-PAUSE = 6.0  # seconds from one kill to the next, at most
+PAUSE = 4.0  # seconds from one kill to the next, at most
 A_ROUND = 3  # kills before the next round must be done, so that all rounds have their share
 _DAMAGED = "flwr-serverapp, and its newest checkpoint damaged"
 # What is killed in one attempt: the ServerApp, a site's working process, what keeps them up.
@@ -128,6 +128,7 @@ def _driven(running: Deployment, config: Path, rng: random.Random) -> None:
         again = time.monotonic() + (5 if "under way" in told else 1)
         cards.play_while(lambda t=again: time.monotonic() < t)
     held(not cards.left, f"it was done before these were killed: {cards.left}")
+    cards.starts.check()
 
 
 class _Cards:
@@ -136,10 +137,12 @@ class _Cards:
     def __init__(self, running: Deployment, rng: random.Random) -> None:
         self._running, self._rng = running, rng
         self.left, self._next = [*KILLS], 0.0
+        self.starts = _Starts(running.folder / "server")
 
     def play_while(self, lasts: Callable[[], bool]) -> None:
         while lasts():
             time.sleep(0.1)
+            self.starts.look()
             self._play()
 
     def _play(self) -> None:
@@ -163,12 +166,51 @@ class _Cards:
         except ProcessLookupError:  # it has just ended by itself
             return
         if card == _DAMAGED:
-            state = _checkpoints(self._running.folder)[-1] / "state.safetensors"
-            os.truncate(state, state.stat().st_size // 2)
+            self.starts.damage()
         self.left.remove(card)
         self._next = time.monotonic() + self._rng.uniform(0, PAUSE)
         with (self._running.folder.parent / "kills.txt").open("a") as file:  # should it be lost
             file.write(f"{time.strftime('%H:%M:%S')} {card}\n")
+
+
+class _Starts:
+    """Looks on as the server starts: each time it has to go on from the newest whole checkpoint.
+
+    Between its end and its next start, which takes seconds, nothing changes on its disk.
+    """
+
+    def __init__(self, server: Path) -> None:
+        self._server, self._seen, self._newest, self._damaged = server, 0, 0, 0
+        self._resumed = self._stepped_back = 0
+
+    def look(self) -> None:
+        """What it has said of its starts since, and what is on the disk now."""
+        said = " ".join(path.read_text() for path in self._server.glob("runs/*/log.txt"))
+        starts = re.findall(r": \d+ rounds, (\d+) of them done", said)
+        for done in map(int, starts[self._seen :]):
+            told = f"the server went on after {done} rounds, not after {self._newest}"
+            held(done == self._newest, told)
+            self._resumed += done > 0
+            self._stepped_back += self._damaged > 0
+            self._damaged = 0  # it is made again
+        self._seen = len(starts)
+        newest = max((n for n in kept(self._server) if n != self._damaged), default=0)
+        held(newest >= self._newest, f"checkpoint {self._newest} is gone")
+        self._newest = newest
+
+    def damage(self) -> None:
+        """Cut off the newest checkpoint, so that the one before it must serve."""
+        self._damaged = kept(self._server)[-1]
+        (state,) = self._server.glob(f"runs/*/checkpoint-{self._damaged:05d}/state.safetensors")
+        os.truncate(state, state.stat().st_size // 2)
+        self._newest = 0
+        self.look()
+
+    def check(self) -> None:
+        """Whether it came to all that at all."""
+        self.look()
+        held(self._resumed > 1, f"of its starts only {self._resumed} went on with rounds")
+        held(self._stepped_back == 1, "it did not go on from the one before a damaged checkpoint")
 
 
 def _is_of(card: str, process: str) -> bool:
@@ -179,17 +221,12 @@ def _sites_are_ahead(deployment: Path) -> bool:
     """Whether a site has done the round after the newest of two checkpoints."""
     after = f"memory-{_rounds(deployment) + 1:05d}.safetensors"
     ahead = list(deployment.glob(f"sites/*/runs/*/{after}"))
-    return len(_checkpoints(deployment)) > 1 and bool(ahead)
+    return len(kept(deployment / "server")) > 1 and bool(ahead)
 
 
 def _rounds(deployment: Path) -> int:
     """How many are done."""
-    names = [path.name for path in _checkpoints(deployment)]
-    return int(names[-1].removeprefix("checkpoint-")) if names else 0
-
-
-def _checkpoints(deployment: Path) -> list[Path]:
-    return sorted(deployment.glob("server/runs/*/checkpoint-?????"))
+    return max(kept(deployment / "server"), default=0)
 
 
 def _outcome(folder: Path) -> tuple[Any, ...]:
@@ -198,7 +235,8 @@ def _outcome(folder: Path) -> tuple[Any, ...]:
         for name in ("bytes_down", "bytes_up"):  # what a killed server knew of sites is sent again
             line.pop(name, None)
     sites = folder.glob("deployment/sites/*/runs/*/model.safetensors")
-    used = {path.parts[-4]: read_seal(path) for path in sites}
+    used = {path.parts[-4]: tensors(path) for path in sites}
+    held(len(used) == len(SITES), f"only {sorted(used)} have a model")
     return json.dumps(lines), models, source, used
 
 

@@ -7,20 +7,20 @@ is one attempt in a process of its own, whose disk can be made to fail.
 
 import contextlib
 import io
+import json
 import os
 import random
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))
 
-from attack import Attack, held
+from attack import Attack, LostError, held
 from failing_disk import FULL, READ_ONLY, Disk, failing
-from tiny_run import command, finished, outcome, slowly, unbroken, untidy
+from tiny_run import check_resumed, command, kept, outcome, unbroken, untidy
 
 RUN = ("--method=local", "--set=data.clients_per_domain=1")
 FULLS, READ_ONLIES = 8, 4  # attempts; each tries every so-many-th write, together they try all
@@ -51,8 +51,11 @@ def _failing_from_any_write(folder: Path, number: int, step: int, error: int, se
             code, said = _fedwca(words)
         stopped = code == 2 and sentence in said and "Traceback" not in said
         held(stopped or code == 0, f"write {healthy}: it ended with {code}: {said[-500:]}")
+        rounds, done = max(kept(place), default=0), list(place.glob("runs/*/result.json"))
         code, said = _fedwca(words)
         held(code == 0, f"write {healthy}: it was not resumed: {said[-500:]}")
+        if not done:  # else it says nothing
+            check_resumed(said, rounds)
         held(outcome(place) == outcome(whole), f"write {healthy}: the result is another one")
         held(not untidy(place), f"write {healthy}: left behind: {untidy(place)}")
         shutil.rmtree(place)
@@ -71,7 +74,7 @@ def read_only(folder: Path, number: int) -> int:
 
 
 def damaged(folder: Path, number: int) -> int:
-    """Something of a run is damaged; it goes on, or over, to the same result.
+    """Something of a run is damaged; it goes on from the newest checkpoint that is whole.
 
     Its final line is cut short or gone; beside that, something that it goes on from is damaged.
     """
@@ -84,6 +87,7 @@ def damaged(folder: Path, number: int) -> int:
         if rng.random() < 0.5:
             (run / "result.json").unlink()
         done = rng.choice(MISCHIEF)(run, rng)
+        rounds = _untouched(run, next(whole.glob("runs/*")))
         words = command(folder.parent, place, *RUN)
         code, said = _fedwca(words)
         if code == 2 and "config.json was" in done:  # nobody can tell whose folder it is
@@ -92,10 +96,22 @@ def damaged(folder: Path, number: int) -> int:
             shutil.copy(next(whole.glob("runs/*/config.json")), run)
             code, said = _fedwca(words)
         held(code == 0, f"{done}: it was not resumed: {said[-500:]}")
+        check_resumed(f"{done}\n{said}", rounds)
         held(outcome(place) == outcome(whole), f"{done}: the result is another one")
         held(not untidy(place), f"{done}: left behind: {untidy(place)}")
         shutil.rmtree(place)
     return DAMAGES
+
+
+def _untouched(run: Path, whole: Path) -> int:
+    """After how many rounds the newest checkpoint was made that is as it was."""
+
+    def content(checkpoint: Path) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in checkpoint.iterdir()}
+
+    found = run.glob("checkpoint-?????")
+    rounds = [int(p.name[-5:]) for p in found if content(p) == content(whole / p.name)]
+    return max(rounds, default=0)
 
 
 def _file(run: Path, rng: random.Random) -> Path:
@@ -107,11 +123,21 @@ def _file(run: Path, rng: random.Random) -> Path:
 
 def flip(run: Path, rng: random.Random) -> str:
     path = _file(run, rng)
-    content = bytearray(path.read_bytes())
-    place = rng.randrange(len(content))
-    content[place] ^= 1 << rng.randrange(8)
+    whole = path.read_bytes()
+    content, place = bytearray(whole), 0
+    while _says_the_same(bytes(content), whole):
+        content, place = bytearray(whole), rng.randrange(len(whole))
+        content[place] ^= 1 << rng.randrange(8)
     path.write_bytes(content)
     return f"byte {place} of {path.name} was flipped"
+
+
+def _says_the_same(one: bytes, other: bytes) -> bool:
+    """As JSON does with 1e-5 and 1E-5, which is no damage."""
+    try:
+        return one == other or bool(json.loads(one) == json.loads(other))
+    except ValueError:
+        return False
 
 
 def cut(run: Path, rng: random.Random) -> str:
@@ -151,85 +177,17 @@ def _apart(kind: str) -> Callable[[Path, int], int]:
     return attempt
 
 
-def really_full_then_read_only(folder: Path, number: int) -> int:
-    """A small file system is filled, and then made read-only, at random moments of a run."""
-    more = ("--method=local", "--set=run.workers=2", "--set=training.rounds=12")
-    whole, rng = unbroken(folder.parent, *more), random.Random(number)
-    disk, ballast = folder / "disk", folder / "disk" / "ballast"
-    twin = folder / "twin"
-    disk.mkdir()
-    twin.mkdir()
-    words = command(folder.parent, disk, *more)
-    _mount("-t", "tmpfs", "-o", "size=24m", "tmpfs", disk)
-    try:
-        _stopped_while(words, rng, disk, "the disk is full", lambda: _fill(ballast))
-        ballast.unlink()
-        _mount("--bind", disk, twin)
-        _mount("-o", "remount,bind,ro", twin)
-        # Laid over it, since what is open for writing keeps a disk from being made read-only.
-        _stopped_while(words, rng, disk, "cannot write", lambda: _mount("--bind", twin, disk))
-        _unmount(disk)
-        finished(words)
-        held(outcome(disk) == outcome(whole), "the result is another one")
-        held(not untidy(disk), f"left behind: {untidy(disk)}")
-    finally:
-        for place in (disk, twin, disk):
-            _unmount(place)
-    return 2
-
-
-def _stopped_while(
-    words: list[str], rng: random.Random, disk: Path, sentence: str, happens: Callable[[], None]
-) -> None:
-    process = subprocess.Popen(
-        words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=slowly()
-    )
-    until = time.monotonic() + 120
-    while process.poll() is None and not list(disk.glob("runs/*/scratch/worker-*")):
-        held(time.monotonic() < until, "the run has not begun")
-        time.sleep(0.01)
-    time.sleep(rng.uniform(0, 0.5))
-    held(process.poll() is None, "the run ended too soon")
-    happens()
-    _, told = process.communicate(timeout=120)
-    held(process.returncode == 2, f"it ended with {process.returncode}: {told[-500:]}")
-    held(sentence in told and "Traceback" not in told, f"it said {told[-500:]}")
-
-
-def _fill(ballast: Path) -> None:
-    """Write until nothing fits any more, as other programs would."""
-    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
-        while True:
-            file.write(bytes(4096))
-
-
-def _mount(*words: str | Path) -> None:
-    subprocess.run(["mount", *map(str, words)], check=True)
-
-
-def _unmount(place: Path) -> None:
-    if place.is_mount():
-        subprocess.run(["umount", "-l", str(place)], check=True)
-
-
-def _can_mount() -> bool:
-    return shutil.which("mount") is not None and hasattr(os, "geteuid") and os.geteuid() == 0
-
-
 ATTACKS = [
     Attack("checkpoint, results or source model damaged", _apart("damaged"), times=5),
     Attack("disk full from any write on", _apart("full"), times=FULLS),
     Attack("disk read-only from any write on", _apart("read_only"), READ_ONLIES, short=0),
 ]
-if _can_mount():
-    ATTACKS.append(
-        Attack(
-            "small disk really filled and made read-only", really_full_then_read_only, 3, short=0
-        )
-    )
 
 
 if __name__ == "__main__":
     kind, folder_, number_ = sys.argv[1:]
     attempts = {"damaged": damaged, "full": full, "read_only": read_only}
-    print(attempts[kind](Path(folder_), int(number_)))
+    try:
+        print(attempts[kind](Path(folder_), int(number_)))
+    except LostError as lost:
+        sys.exit(str(lost))

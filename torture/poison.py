@@ -33,7 +33,7 @@ from fedwca.models import DomainModel
 from fedwca.notes import silent
 
 AGGREGATIONS = ["mean", "median", "trimmed_mean", "clipped"]
-Attack = Callable[[State, int], State]
+Lie = Callable[[State, int], State]
 
 
 def scaled(source: State, round: int) -> State:
@@ -49,7 +49,7 @@ def noise(source: State, round: int) -> State:
     return _each(source, lambda t: 10 * t.abs().mean() * torch.randn(t.shape, generator=rng))
 
 
-ATTACKS: dict[str, Attack] = {"900 × the source": scaled, "- the source": flipped, "noise": noise}
+LIES: dict[str, Lie] = {"900 × the source": scaled, "- the source": flipped, "noise": noise}
 
 
 def _each(source: State, change: Callable[[torch.Tensor], torch.Tensor]) -> State:
@@ -59,10 +59,10 @@ def _each(source: State, change: Callable[[torch.Tensor], torch.Tensor]) -> Stat
 
 
 class Poisoned:
-    """An engine whose last client lies about its model; with no attack, it does not answer."""
+    """An engine whose last client lies about its model; with no lie, it does not answer."""
 
-    def __init__(self, engine: Simulator, source: State, attack: Attack | None) -> None:
-        self._engine, self._source, self._attack = engine, source, attack
+    def __init__(self, engine: Simulator, source: State, lie: Lie | None) -> None:
+        self._engine, self._source, self._lie = engine, source, lie
         self._liar = engine.clients()[-1]
 
     def clients(self) -> list[Client]:
@@ -72,10 +72,10 @@ class Poisoned:
         done = self._engine.exchange(round, jobs)
         answers = dict(done.answers)
         adapted = answers[self._liar].adapted
-        if adapted is not None and self._attack is None:
+        if adapted is not None and self._lie is None:
             del answers[self._liar]
-        elif adapted is not None and self._attack is not None:
-            local = self._attack(self._source, round)
+        elif adapted is not None and self._lie is not None:
+            local = self._lie(self._source, round)
             reply = Record({"local": local}, adapted.reply.values)
             check_state("local", local, self._source)
             check_magnitude(reply, self._source)
@@ -89,7 +89,7 @@ class Poisoned:
 
 
 def play(
-    experiment: Experiment, model: DomainModel, clients: list[ClientData], attack: Attack | None
+    experiment: Experiment, model: DomainModel, clients: list[ClientData], lie: Lie | None
 ) -> tuple[State, float]:
     """The model after the first round, and the accuracy (%) of all but the last client.
 
@@ -101,7 +101,7 @@ def play(
         simulator = Simulator(
             model, method, clients, experiment.run.seed, Path(folder) / "scratch", workers=1
         )
-        engine = Poisoned(simulator, source, attack)
+        engine = Poisoned(simulator, source, lie)
         start = Checkpoint(0, method.init(source), {}, {})
         try:
             federate(method, engine, start, lines.append, kept.append)
@@ -122,7 +122,7 @@ def length(a: State, b: State) -> float:
 def one_seed(
     options: argparse.Namespace, seed: int, cache: Path
 ) -> dict[tuple[str, str], tuple[float, float]]:
-    """Distance and accuracy by attack and aggregation."""
+    """Distance and accuracy by lie and aggregation."""
     found = {}
     for aggregation in AGGREGATIONS:
         experiment = resolve(
@@ -141,9 +141,9 @@ def one_seed(
         start = clone(model.state_dict())
         without, accuracy = play(experiment, model, chosen, None)
         found["nobody", aggregation] = (0.0, accuracy)
-        for name, attack in ATTACKS.items():
+        for name, lie in LIES.items():
             model.load_state_dict(start)
-            first, accuracy = play(experiment, model, chosen, attack)
+            first, accuracy = play(experiment, model, chosen, lie)
             found[name, aggregation] = (length(first, without), accuracy)
     return found
 
@@ -158,11 +158,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as cache:
         runs = [one_seed(options, seed, Path(cache)) for seed in range(options.seeds)]
     print(f"{'the liar sends':18}{'aggregation':14}{'moved by':>12}{'accuracy of the others':>26}")
-    for attack, aggregation in runs[0]:
-        moved = statistics.fmean(run[attack, aggregation][0] for run in runs)
-        scores = [run[attack, aggregation][1] for run in runs]
+    for lie, aggregation in runs[0]:
+        moved = statistics.fmean(run[lie, aggregation][0] for run in runs)
+        scores = [run[lie, aggregation][1] for run in runs]
         told = f"{statistics.fmean(scores):.1f} ({min(scores):.1f} to {max(scores):.1f})"
-        print(f"{attack:18}{aggregation:14}{moved:12.3g}{told:>26}")
+        print(f"{lie:18}{aggregation:14}{moved:12.3g}{told:>26}")
 
 
 if __name__ == "__main__":

@@ -73,25 +73,29 @@ class Simulations:
         place = self._folder / "disturbed"
         with _killer(chance, self._faults):
             try:
-                self._run(place, workers=2, until=chance.randint(1, 2))
+                self._run(place, workers=2, until=(rounds := chance.randint(1, 2)))
             except BrokenOffError:
                 self._faults["resumed"] += 1
         if chance.random() < 0.5:
             file = chance.choice(sorted(max(place.glob("checkpoint-*")).iterdir()))
             os.truncate(file, chance.randrange(file.stat().st_size))
             self._faults["damaged checkpoint"] += 1
+            rounds -= 1
         with _killer(chance, self._faults):
-            found = self._run(place, workers=2)
+            found = self._run(place, workers=2, done=rounds)
         held(found == self._expected, "a disturbed simulation has another result")
         shutil.rmtree(place)
         return 4
 
-    def _run(self, path: Path, workers: int, until: int = 99) -> list[dict[str, Any]]:
+    def _run(
+        self, path: Path, workers: int, until: int = 99, done: int = 0
+    ) -> list[dict[str, Any]]:
         run = RunFolder.open(path, {}, {})
         run.clean()
         model = source_model()
         first = Checkpoint(0, self._method.init(clone(model.feature_state())), {}, {})
         start = run.load_checkpoint(1) or first
+        held(start.rounds == done, f"after {done} rounds it went on after {start.rounds}")
         run.rewind(start.rounds)
 
         def keep(checkpoint: Checkpoint) -> None:

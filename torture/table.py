@@ -15,7 +15,8 @@ def markdown(facts: dict[str, Any]) -> str:
     """A line for each attack, and one for all of them."""
     lines = ["| attack | times tried | held | lost |", "|---|---:|---:|---:|"]
     for tally in facts["attacks"]:
-        name = tally["name"].replace("|", "\\|")
+        unmade = f" (not tried: {tally['not_tried']})" if tally.get("not_tried") else ""
+        name = f"{tally['name']}{unmade}".replace("|", "\\|")
         lines.append(f"| {name} | {tally['tried']:,} | {tally['held']:,} | {tally['lost']:,} |")
     sums = [sum(t[column] for t in facts["attacks"]) for column in ("tried", "held", "lost")]
     lines.append(f"| **together** | {sums[0]:,} | {sums[1]:,} | {sums[2]:,} |")

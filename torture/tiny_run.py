@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,20 @@ import numpy as np
 
 from attack import held
 from fedwca.engines.records import load_records
-from fedwca.models import read_seal
+from fedwca.models import read_weights
 from tiny_settings import TINY
 
-__all__ = ["command", "finished", "outcome", "slowly", "unbroken", "untidy"]
+__all__ = [
+    "check_resumed",
+    "command",
+    "finished",
+    "kept",
+    "outcome",
+    "slowly",
+    "tensors",
+    "unbroken",
+    "untidy",
+]
 
 SLOW_DISK = Path(__file__).parent / "slow_disk"
 
@@ -42,20 +53,42 @@ def _images(world: Path) -> Path:
 
 def unbroken(world: Path, *more: str) -> Path:
     """The same run without mischief, made once."""
-    place = world / "unbroken"
+    place = world / "unbroken" / "".join(c if c.isalnum() else "-" for c in "".join(more))
     if not (place / "whole").exists():
         finished(command(world, place, *more))
         (place / "whole").touch()
     return place
 
 
-def finished(words: list[str]) -> None:
-    """Let a command come to its end, which must be a good one."""
+def finished(words: list[str]) -> str:
+    """Let a command come to its end, which must be a good one; what it said."""
     done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     held(done.returncode == 0, f"it ended with {done.returncode}: {done.stderr[-500:]}")
+    return done.stderr + done.stdout
 
 
-def outcome(place: Path) -> tuple[list[Any], list[dict[str, bytes]], str]:
+def kept(place: Path) -> list[int]:
+    """After how many rounds each checkpoint of a run was made, the newest last."""
+    return sorted(int(path.name[-5:]) for path in place.glob("runs/*/checkpoint-?????"))
+
+
+def check_resumed(said: str, rounds: int) -> None:
+    """Whether a command went on after so many rounds, by what it said when the rounds began.
+
+    Runs come to the same end wherever they begin: by results alone nobody could tell.
+    """
+    found = re.search(r": \d+ rounds(?:, (\d+) already done)?\n", said)
+    held(found is not None, f"it did not come to the rounds: {said[-500:]}")
+    done = int(found[1] or 0) if found else 0
+    held(done == rounds, f"it went on after {done} rounds, not after {rounds}: {said[-500:]}")
+
+
+def tensors(path: Path) -> dict[str, bytes]:
+    """Every bit of a model on the disk, which must be whole."""
+    return {name: tensor.numpy().tobytes() for name, tensor in read_weights(path).items()}
+
+
+def outcome(place: Path) -> tuple[list[Any], list[dict[str, bytes]], dict[str, bytes]]:
     """All that a run has come to but for the clock: results, every bit of models, the source."""
     (run,) = (place / "runs").iterdir()
     texts = [*(run / "results.jsonl").read_text().splitlines(), (run / "result.json").read_text()]
@@ -70,7 +103,7 @@ def outcome(place: Path) -> tuple[list[Any], list[dict[str, bytes]], str]:
         states = {**record.models, "": record.values}
         found = {f"{m}/{n}": t.numpy().tobytes() for m, s in states.items() for n, t in s.items()}
         models.append({"": f"{path.parent.name}/{path.name}".encode(), **found})
-    return lines, models, read_seal(run / "source.safetensors")
+    return lines, models, tensors(run / "source.safetensors")
 
 
 def untidy(place: Path) -> list[str]:
@@ -81,4 +114,6 @@ def untidy(place: Path) -> list[str]:
 
 def slowly() -> dict[str, str]:
     """The environment of a process whose disk is slow."""
-    return {**os.environ, "PYTHONPATH": str(SLOW_DISK)}
+    others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    paths = [str(SLOW_DISK), *filter(None, others)]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -12,11 +12,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from attack import Attack, held
-from tiny_run import outcome, untidy
+from processes import at_work, check_nobody_left
+from tiny_run import check_resumed, kept, outcome, untidy
 
 __all__ = ["ATTACKS"]
 
@@ -25,7 +27,8 @@ SETTINGS = {
     "data.clients_per_domain": 1,
     "source.epochs": 1,
     "training.rounds": 8,
-    "training.epochs": 4,
+    "training.epochs": 6,
+    "run.checkpoint_every": 5,  # so that Ctrl-C has something to save
 }
 # A worker that hangs is to be noticed within seconds here, not a minute; but not one that merely
 # waits for its turn on a busy machine.
@@ -56,18 +59,9 @@ def _disturbed(wound: Wound, folder: Path, number: int) -> int:
     moments = random.Random(number)
     program = IMPATIENT if wound is _stopped else PLAIN
     process = _started(folder, program, folder.parent / "cache")
-    wounds = 0
     if number % 2 == 0:
         _wait_for("round 0/", process, folder)
-    while wounds < 2 and process.poll() is None:
-        time.sleep(moments.uniform(0, 0.6))
-        busy = _at_work(process.pid)
-        if busy and process.poll() is None:
-            try:
-                wound(moments.choice(busy), moments)
-            except (ProcessLookupError, FileNotFoundError):
-                continue  # it had just ended
-            wounds += 1
+    wounds = sum(_wound_one(wound, process, moments) for _ in range(2))
     said = _ended(process, folder)
     replaced = len(re.findall(f"a worker process ({SAID[wound]}): ", " ".join(said.split())))
     held(replaced > 0, f"after {wounds} wounds no worker was replaced: {said[-2000:]}")
@@ -75,6 +69,18 @@ def _disturbed(wound: Wound, folder: Path, number: int) -> int:
     held("Traceback" not in said or wound is _starved, f"it showed a traceback: {said[-2000:]}")
     _compare(folder)
     return replaced
+
+
+def _wound_one(wound: Wound, process: "subprocess.Popen[bytes]", moments: random.Random) -> bool:
+    """Wound the first worker that is found at its work after a while; False: the run was over."""
+    time.sleep(moments.uniform(0, 0.6))
+    while process.poll() is None:
+        if busy := at_work(process.pid):
+            with suppress(ProcessLookupError, FileNotFoundError):  # it had just ended
+                wound(moments.choice(busy), moments)
+                return True
+        time.sleep(0.001)
+    return False
 
 
 def _killed(pid: int, moments: random.Random) -> None:
@@ -112,7 +118,10 @@ def _interrupted(folder: Path, number: int) -> int:
     came = "Results lie in" not in (folder / "said.txt").read_text()
     if came:
         _check_stopped(process, folder)
-    _ended(_started(folder, PLAIN, folder / "cache"), folder)
+    rounds, done = max(kept(folder), default=0), list(folder.glob("runs/*/result.json"))
+    said = _ended(_started(folder, PLAIN, folder / "cache"), folder)
+    if not done:  # else it says nothing
+        check_resumed(said, rounds)
     _compare(folder)
     return int(came)
 
@@ -141,10 +150,10 @@ def _check_stopped(process: "subprocess.Popen[bytes]", folder: Path) -> None:
     told_so = "goes on from the last finished round" in said
     held(told_so or not begun, f"it did not say how to go on: {said[-2000:]}")
     held("Traceback" not in said, f"it showed a traceback: {said[-2000:]}")
-    _check_nobody_left(process.pid)
+    check_nobody_left(process.pid)
     told = [int(rounds) for rounds in re.findall(r"round (\d+)/", said)]
-    kept = [int(path.name[-5:]) for path in folder.glob("runs/*/checkpoint-?????")]
-    held(max(kept, default=0) >= max(told, default=0), f"round {told} is not on the disk: {kept}")
+    found = kept(folder)
+    held(max(found, default=0) >= max(told, default=0), f"round {told} is not on the disk: {found}")
 
 
 # --- runs --------------------------------------------------------------------------------------
@@ -187,44 +196,8 @@ def _ended(process: "subprocess.Popen[bytes]", folder: Path) -> str:
         process.kill()
     said = (folder / "said.txt").read_text()
     held(code == 0, f"the run ended with {code}: {said[-3000:]}")
-    _check_nobody_left(process.pid)
+    check_nobody_left(process.pid)
     return said
-
-
-def _at_work(parent: int) -> list[int]:
-    """The worker processes of a run that have something to do: they are computing."""
-    return [
-        pid
-        for pid, fields in _processes().items()
-        if int(fields[1]) == parent and fields[0] == "R" and "spawn_main" in _command(pid)
-    ]
-
-
-def _check_nobody_left(session: int) -> None:
-    for _ in range(100):
-        left = [pid for pid, f in _processes().items() if int(f[3]) == session and f[0] != "Z"]
-        if not left:
-            return
-        time.sleep(0.02)
-    held(False, f"processes are left: {[_command(pid) for pid in left]}")
-
-
-def _processes() -> dict[int, list[str]]:
-    """State, parent, group, session and more of every process."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            found[int(path.name)] = (path / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-    return found
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-    except OSError:
-        return ""
 
 
 def _compare(folder: Path) -> None:

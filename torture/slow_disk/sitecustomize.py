@@ -2,13 +2,22 @@
 
 import os
 import time
+from typing import Any
 
-_fsync = os.fsync
+_PAUSE = 0.01
+_fsync, _unlink = os.fsync, os.unlink
 
 
-def _slowly(number: int) -> None:
-    time.sleep(0.02)
+def _slow_fsync(number: int) -> None:
+    time.sleep(_PAUSE)
     _fsync(number)
 
 
-os.fsync = _slowly
+def _slow_unlink(path: Any, *, dir_fd: int | None = None) -> None:
+    """Slow where a whole folder is removed, file by file: a checkpoint that has grown old."""
+    if dir_fd is not None:
+        time.sleep(_PAUSE)
+    _unlink(path, dir_fd=dir_fd)
+
+
+os.fsync, os.unlink = _slow_fsync, _slow_unlink

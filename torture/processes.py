@@ -1,0 +1,44 @@
+"""The processes of a run, as Linux tells of them."""
+
+import time
+from pathlib import Path
+
+from attack import held
+
+__all__ = ["at_work", "check_nobody_left"]
+
+
+def at_work(parent: int) -> list[int]:
+    """The worker processes of a run that have something to do: they are computing."""
+    return [
+        pid
+        for pid, fields in _processes().items()
+        if int(fields[1]) == parent and fields[0] == "R" and "spawn_main" in _command(pid)
+    ]
+
+
+def check_nobody_left(session: int) -> None:
+    for _ in range(100):
+        left = [pid for pid, f in _processes().items() if int(f[3]) == session and f[0] != "Z"]
+        if not left:
+            return
+        time.sleep(0.02)
+    held(False, f"processes are left: {[_command(pid) for pid in left]}")
+
+
+def _processes() -> dict[int, list[str]]:
+    """State, parent, group, session and more of every process."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            found[int(path.name)] = (path / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+    return found
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
