@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from attack import Attack, held
+from fuzzing.properties import PROPERTIES
 
 __all__ = ["ATTACKS"]
 
@@ -23,12 +24,6 @@ from fuzzing.properties import PROPERTIES, hold
 (told,) = (p for p in PROPERTIES if p.name == sys.argv[1])
 print("tried", hold(told, Path(sys.argv[2]), told.many, int(sys.argv[3])))
 """
-_KINDS = (
-    *("config files", "settings by --set", "settings by Python", "image files"),
-    *("folders of images", "models as safetensors", "models as ONNX", "PyTorch files with code"),
-    *("npz, mat and IDX files", "run folders", "tensors of messages", "messages of Flower"),
-    *("objects of Flower", "requests of a hostile server"),
-)
 
 
 def _fuzz(kind: str) -> Callable[[Path, int], int]:
@@ -48,4 +43,4 @@ def _fuzz(kind: str) -> Callable[[Path, int], int]:
 
 
 # The short form is tests/fuzz.
-ATTACKS = [Attack(f"fuzzed: {kind}", _fuzz(kind), times=1, short=0) for kind in _KINDS]
+ATTACKS = [Attack(f"fuzzed: {p.name}", _fuzz(p.name), times=1, short=0) for p in PROPERTIES]

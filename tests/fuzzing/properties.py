@@ -58,7 +58,7 @@ PROPERTIES = [
         *("npz, mat and IDX files", weights.wild_arrays(), weights.a_file_of_arrays, 25, 300),
         _ODD_ARRAYS,
     ),
-    Property("run folders", runs.damages, runs.a_run_folder, 4, 30),
+    Property("run folders", runs.damages, runs.a_run_folder, 4, 30, runs.WRONG),
     Property("tensors of messages", messages.wild_parcels(), messages.a_parcel, 60, 1500),
     Property("messages of Flower", messages.wild_records(), messages.a_message, 60, 1500),
     Property("objects of Flower", messages.wild_objects(), messages.some_objects, 60, 1500),

@@ -72,6 +72,20 @@ damages = (
 )
 
 
+# Values that readers of results have failed of, each in its place, with the digest and without.
+WRONG = [
+    Damage(0, "result", ((*path, value), sealed))
+    for path, value in (
+        (("server", "cluster_of/b"), "x"),
+        (("server", "v/b"), 5),
+        (("accuracy", "domains"), 3),
+        (("accuracy", "domains"), {"b": "y"}),
+        (("clients", "b"), {"accuracy": 0.5}),
+    )
+    for sealed in ("made anew", "taken away")
+]
+
+
 def do(run: Path, damage: Damage) -> None:
     """Damage a run."""
     names = files(run)
@@ -80,6 +94,8 @@ def do(run: Path, damage: Damage) -> None:
     file = run / names[damage.file % len(names)]
     content = file.read_bytes()
     match damage.kind:
+        case "result":
+            _put_value(run / "result.json", *damage.seed)
         case "json":
             _replace_value(file, *damage.seed)
         case "changed":
@@ -120,6 +136,15 @@ def _replace_value(file: Path, place: int, value: Any, sealed: str) -> None:
         part[key] = value
     lines[number] = json.dumps(_sealed(content, had, sealed))
     file.write_text("\n".join(lines) + "\n")
+
+
+def _put_value(file: Path, steps: tuple[Any, ...], sealed: str) -> None:
+    content = json.loads(file.read_text())
+    had = content.pop(SEAL, None)
+    *parts, key, value = steps
+    part = functools.reduce(lambda inner, step: inner[step], parts, content)
+    part[key] = value
+    file.write_text(json.dumps(_sealed(content, had, sealed)))
 
 
 def _sealed(content: dict[str, Any], had: str | None, sealed: str) -> dict[str, Any]:

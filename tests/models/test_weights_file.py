@@ -23,6 +23,7 @@ from fedwca.models import (
     read_weights,
     save_weights,
 )
+from fuzzing.door import within_bounds
 
 State = dict[str, Tensor]
 Refusal = Callable[..., str]  # the fixture in conftest.py
@@ -261,6 +262,14 @@ def test_a_pickle_that_takes_memory_is_not_run(
     with pytest.raises(UserError) as refused:
         read_weights(tmp_path / "w.pth")
     assert "bytearray" in str(refused.value.__cause__)
+
+
+def test_a_text_that_is_not_there_takes_no_memory(tmp_path: Path) -> None:
+    """Of 3 GB, as its length says."""
+    (tmp_path / "w.pth").write_bytes(legacy_with(b"\x80\x02X\x00\x00\x00\xc0abc."))
+    with within_bounds(1 << 30), pytest.raises(UserError) as refused:
+        read_weights(tmp_path / "w.pth")
+    assert "only 4 remain" in str(refused.value.__cause__)
 
 
 def test_an_archive_of_two_faces_is_not_unpacked(tmp_path: Path) -> None:

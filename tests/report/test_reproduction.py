@@ -150,6 +150,13 @@ def test_clusters_beside_the_paper_s() -> None:
     assert grid.rows[1][-1] == "3a | 3a | 3"
 
 
+def test_clusters_of_clients_that_were_not_scored_have_no_purity() -> None:
+    found = run(0.5, {"a0": 0})
+    found.last["clients"].clear()
+    whole = Outcome("main", "x", ("fedwca",), (), ("a",), 1, {("fedwca", "a", 0): found})
+    assert cluster_table(whole).rows == [["a", "fedwca", "0", "–", "–", "–", "–"]]
+
+
 HOSTILE = Grid("50 % of {a_b}", ["m", "a&b"], [["x_y\\z", "1.0±0.5"], ["<|>", "–"]])
 
 

@@ -183,7 +183,7 @@ def cluster_table(outcome: Outcome) -> Grid:
 
 
 def _clusters(run: RunView | None) -> list[str]:
-    if run is None or not run.clusters:
+    if run is None or not run.domains:  # of those alone that have a cluster
         return ["–"] * 4
     truth = list(run.domains.values())
     found = [run.clusters[client] for client in run.domains]
