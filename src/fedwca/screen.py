@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from fedwca.notes import printable
+from fedwca.notes import printable, written_out
 from fedwca.report.tables import Grid, as_table
 
 __all__ = ["LONGEST", "Screen", "aside", "show_grid", "warn"]
@@ -26,8 +26,8 @@ class Screen(Console):
         raise BrokenPipeError
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Every text on its way to the screen; lines stay lines."""
-        harmless = "\n".join(printable(line, len(line)) for line in text.split("\n"))
+        """Every text on its way to the screen; lines stay lines, and two names two."""
+        harmless = "\n".join(map(written_out, text.split("\n")))
         return super().render_str(harmless, **options)
 
     def say(self, text: str) -> None:

@@ -29,7 +29,8 @@ def test_a_screen_shows_text_alone_and_keeps_its_lines() -> None:
     TerminalProgress(screen).note(f"warning: {ESC} is empty")
     told = screen.file.getvalue()  # type: ignore[attr-defined]
     assert harmless(told)
-    assert [line.split()[0] for line in told.splitlines()[:3]] == ["one", "two", "three"]
+    shown = r"\u001b[2J\u202e"
+    assert told.splitlines()[:3] == [f"one{shown}", r"  two\u0007", f"three{shown}"]
 
 
 def strange_run(name: str) -> Path:
