@@ -12,6 +12,7 @@ from pathlib import Path
 
 from attack import Attack, held
 from fedwca.experiments.store import KEPT
+from processes import check_nobody_left
 from tiny_run import check_resumed, command, kept, outcome, slowly, unbroken, untidy
 
 ROUNDS = 14
@@ -135,18 +136,7 @@ def _kill(process: "subprocess.Popen[bytes]", tree: bool) -> None:
     with suppress(ProcessLookupError):
         (os.killpg if tree else os.kill)(process.pid, signal.SIGKILL)
     process.wait()
-    until = time.monotonic() + 30
-    while _has_members(process.pid):
-        held(time.monotonic() < until, "a worker has outlived its parent")
-        time.sleep(0.02)
-
-
-def _has_members(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    check_nobody_left(process.pid, seconds=30)
 
 
 def side_by_side(folder: Path, number: int) -> int:

@@ -17,13 +17,13 @@ def at_work(parent: int) -> list[int]:
     ]
 
 
-def check_nobody_left(session: int) -> None:
-    for _ in range(100):
-        left = [pid for pid, f in _processes().items() if int(f[3]) == session and f[0] != "Z"]
-        if not left:
-            return
+def check_nobody_left(session: int, seconds: float = 2) -> None:
+    """Whether all processes of a session have ended; some may yet wait for init to take note."""
+    until = time.monotonic() + seconds
+    while left := [n for n, f in _processes().items() if int(f[3]) == session and f[0] != "Z"]:
+        words = [_command(process) for process in left]
+        held(time.monotonic() < until, f"processes are left: {words}")
         time.sleep(0.02)
-    held(False, f"processes are left: {[_command(pid) for pid in left]}")
 
 
 def _processes() -> dict[int, list[str]]:
