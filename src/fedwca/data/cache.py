@@ -24,10 +24,10 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from fedwca.data.decode import not_now
 from fedwca.data.domains import Domain
 from fedwca.data.growing_array import GrowingArray
 from fedwca.data.raw import Broken, Picture, Pictures, RawDomain, Request, Unread
+from fedwca.data.reading import not_now
 from fedwca.errors import UserError
 from fedwca.files import (
     file_digest,

@@ -13,11 +13,12 @@ import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from fedwca.data.raw import Picture
+from fedwca.data.reading import not_now
 from fedwca.errors import UserError
 from fedwca.files import is_passing, open_file
 from fedwca.machine import lacks_memory
 
-__all__ = ["BrokenImageError", "UnreadImageError", "decode_image", "not_now"]
+__all__ = ["BrokenImageError", "UnreadImageError", "decode_image"]
 
 # Content decides, not the suffix: many a download called .jpg is a PNG or a GIF.
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF")
@@ -58,15 +59,6 @@ def decode_image(path: Path, size: int) -> Picture:
             return _decoded(image, size)
     except Exception as error:  # on bad bytes, decoders raise whatever comes first
         raise _told(path, error) from error
-
-
-def not_now(path: Path, error: OSError) -> UserError:
-    """For a file that cannot be read for the moment."""
-    return UserError(
-        f"{path} cannot be read for the moment ({error.strerror}): mend that and run again, "
-        "or remove the file",
-        "one of its images cannot be read for the moment",
-    )
 
 
 def _told(path: Path, error: Exception) -> Exception:

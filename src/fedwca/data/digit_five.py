@@ -10,7 +10,6 @@ import math
 import os
 import re
 import struct
-import zlib
 from collections.abc import Callable
 from functools import partial
 from itertools import chain
@@ -26,6 +25,7 @@ from fedwca.data.mat import mat_arrays, mat_shapes
 from fedwca.data.mini_digits import CLASSES
 from fedwca.data.npz import read_npz
 from fedwca.data.raw import Found, RawDomain, Request
+from fedwca.data.reading import reading
 from fedwca.errors import UserError
 from fedwca.files import open_file
 
@@ -213,7 +213,7 @@ def _read_idx(images: Path, labels: Path) -> list[Labelled]:
 
 def _idx(file: Path, axes: int) -> NDArray[np.uint8]:
     """The array in one of MNIST's own files, packed or not, whatever its name says."""
-    try:
+    with reading(file, "is cut short or damaged: download it anew"):
         with open_file(file) as stored:
             packed = stored.peek(2)[:2] == b"\x1f\x8b"
             stream = gzip.GzipFile(fileobj=stored) if packed else stored
@@ -223,8 +223,6 @@ def _idx(file: Path, axes: int) -> NDArray[np.uint8]:
         if magic != _IDX_MAGIC[axes]:
             raise UserError(f"{file} is not the file of MNIST that its name says: download it anew")
         return np.frombuffer(content, np.uint8).reshape(shape)
-    except (OSError, EOFError, ValueError, zlib.error, struct.error):
-        raise UserError(f"{file} is cut short or damaged: download it anew") from None
 
 
 def _one(name: str, read: Callable[[Path], list[Labelled]]) -> _Form:

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 import scipy
 
 from fedwca.data.npz import check_packing, most_unpacked
+from fedwca.data.reading import reading
 from fedwca.errors import UserError
 from fedwca.files import open_file
 
@@ -57,10 +58,10 @@ def _unpacked(stream: BinaryIO, most: int) -> int:
 
 
 def _read(file: Path, read: Callable[[BinaryIO], Any]) -> Any:
-    try:
-        with open_file(file) as stream:
-            return read(stream)
-    except NotImplementedError:
-        raise UserError(f"{file} is a MATLAB 7.3 file: save it with '-v7', or as .npz") from None
-    except Exception:  # scipy raises whatever its parser stumbles over
-        raise UserError(f"{file} is not a readable MATLAB file: download it anew") from None
+    with reading(file, "is not a readable MATLAB file: download it anew"):
+        try:
+            with open_file(file) as stream:
+                return read(stream)
+        except NotImplementedError:
+            sentence = f"{file} is a MATLAB 7.3 file: save it with '-v7', or as .npz"
+            raise UserError(sentence) from None

@@ -6,6 +6,7 @@ import numpy as np
 
 from fedwca.data.arrays import StackedPictures, stacked_pictures
 from fedwca.data.raw import Found, RawDomain, Request
+from fedwca.data.reading import reading
 from fedwca.errors import UserError
 from fedwca.files import open_file
 from fedwca.notes import written_out
@@ -42,14 +43,13 @@ def read_npz(file: Path) -> StackedPictures:
     """Arrays 'images' (uint8, or floats 0..1) and, if there, 'labels' of an archive."""
     if not file.is_file():
         raise UserError(f"{file} does not exist: set data.path to the folder that holds it")
-    try:
-        with open_file(file) as stream, np.load(stream, allow_pickle=False) as archive:
-            check_packing(file, sum(member.file_size for member in archive.zip.infolist()))
-            stored = {name: archive[name] for name in ("images", "labels") if name in archive}
-    except UserError:
-        raise
-    except Exception:  # on bad bytes, zip and NumPy raise a dozen kinds
-        raise UserError(f"{file} is not a readable .npz archive: save it anew") from None
+    with (
+        reading(file, "is not a readable .npz archive: save it anew"),
+        open_file(file) as stream,
+        np.load(stream, allow_pickle=False) as archive,
+    ):
+        check_packing(file, sum(member.file_size for member in archive.zip.infolist()))
+        stored = {name: archive[name] for name in ("images", "labels") if name in archive}
     if "images" not in stored:
         raise UserError(f"{file} has no array 'images': store the images under that name")
     return stacked_pictures(file, stored["images"], stored.get("labels"))
