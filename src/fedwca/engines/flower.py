@@ -115,7 +115,7 @@ class FlowerEngine:
             self._note(f"round {round}: closed without {name}")
         work.close()
         answers = {c: work.answers[c.name] for c in jobs if c.name in work.answers}
-        refused = joined(self._sites.refused(), work.refused)
+        refused = joined(self._sites.refused(), work.faults.refused)
         return Exchanged(answers, work.bytes_down, work.bytes_up, refused, self._sums(round, work))
 
     def _gather(self, work: Round, round: int, least: int) -> None:

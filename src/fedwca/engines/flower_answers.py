@@ -16,7 +16,7 @@ from fedwca.engines.wire import Tensors, WireError, check_reply, check_size, che
 from fedwca.engines.withheld import completed, declared, keys_of, shown_of
 from fedwca.methods.base import Adapted, Declared, Record
 
-__all__ = ["Due", "Sent", "Taken", "due_of", "taken"]
+__all__ = ["Due", "Sent", "Taken", "check_whose", "due_of", "taken"]
 
 
 class Due(NamedTuple):
@@ -81,10 +81,7 @@ def due_of(task: Task, job: Job) -> Due:
 
 def taken(task: Task, round: int, site: KnownSite, reply: Reply, due: Due, sent: Sent) -> Taken:
     """What a site answers; WireError if it is not what was asked for, or cannot be right."""
-    if reply.site != site.name:
-        raise WireError(f"it came from {reply.site!r}")
-    if (reply.run, reply.round) != (task.run, round):
-        raise WireError(f"it answers round {reply.round} of the run {reply.run!r}")
+    check_whose(reply, site.name, task.run, round)
     if (reply.evaluation is not None) != due.scored:
         raise WireError("it has not scored what it was to score, and nothing else")
     if due.reply is None:
@@ -101,6 +98,14 @@ def taken(task: Task, round: int, site: KnownSite, reply: Reply, due: Due, sent:
     _check_new(task, round, site, mark)
     answer = Answer(Adapted(record, Record(), reply.health), reply.evaluation)
     return _counted(task, site, Taken(answer, tensors, keys, mark))
+
+
+def check_whose(reply: Reply, name: str, run: str, round: int) -> None:
+    """Refuse an answer of another site, or for another run or round."""
+    if reply.site != name:
+        raise WireError(f"it came from {reply.site!r}")
+    if (reply.run, reply.round) != (run, round):
+        raise WireError(f"it answers round {reply.round} of the run {reply.run!r}")
 
 
 def _record(task: Task, reply: Reply, due: Declared, sent: Sent) -> tuple[Record, Tensors]:

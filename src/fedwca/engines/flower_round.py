@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedwca.engines.base import Answer, Job
-from fedwca.engines.flower_answers import Due, Sent, due_of, taken
+from fedwca.engines.flower_answers import Due, Sent, Taken, due_of, taken
+from fedwca.engines.flower_faults import Faults
 from fedwca.engines.flower_messages import Reply, Request
 from fedwca.engines.flower_post import NoReply, late
 from fedwca.engines.flower_sites import KnownSite, Sites, listed
@@ -16,7 +17,7 @@ from fedwca.engines.secure_sum import PublicKeys
 from fedwca.engines.wire import Tensors, WireError, pack
 from fedwca.errors import UserError
 from fedwca.methods.base import Client, Record
-from fedwca.notes import Note, printable
+from fedwca.notes import Note
 
 __all__ = ["Round"]
 
@@ -41,7 +42,7 @@ class Round:
         self._under_way: dict[str, str] = {}  # a site's message
         self._tries: Counter[str] = Counter()
         self.answers: dict[str, Answer] = {}
-        self.refused: dict[str, list[str]] = {}
+        self.faults = Faults(round, note)
         self.keys: dict[str, PublicKeys] = {}  # of those who keep their models, for their sum
         self.bytes_down = self.bytes_up = 0
 
@@ -110,7 +111,7 @@ class Round:
         self._under_way.pop(site.name, None)
         if isinstance(reply, NoReply):
             site.known.clear()  # who knows what it has kept
-            (self._refuse if reply.refused else self._fail)(site, reply.reason)
+            self.faults.silent(site, "failed", reply)
             return
         self.bytes_up += reply.parcel.nbytes()
         if reply.missing:
@@ -118,24 +119,22 @@ class Round:
             site.facts["problem"] = f"round {self._round}: it had lost what it had been sent"
             self._note(f"round {self._round}: {site.name} has lost what it had; it is sent again")
         elif reply.problem:
-            self._fail(site, reply.problem)
+            self.faults.fail(site, "failed", reply.problem)
         else:
-            self._take(site, due, sent, reply)
+            with self.faults.refusing(site, "failed"):
+                self._take(site, due, sent, reply)
 
     def _take(self, site: KnownSite, due: Due, sent: Sent, reply: Reply) -> None:
         try:
             found = taken(self._task, self._round, site, reply, due, sent)
-        except WireError as error:
-            self._refuse(site, str(error))
-            if isinstance(error, MiscountError):
-                self._sites.ask_again(site)
-            return
-        except Exception as error:  # whatever a site sends, it must not end the run of the others
-            self._refuse(site, f"{type(error).__name__}, {error}")
-            return
+        except MiscountError:
+            self._sites.ask_again(site)
+            raise
         if found.keys is not None and not self._are_new(found.keys):
-            self._refuse(site, "its keys for the sum are those of another site")
-            return
+            raise WireError("its keys for the sum are those of another site")
+        self._accept(site, sent, found)
+
+    def _accept(self, site: KnownSite, sent: Sent, found: Taken) -> None:
         site.known = {*sent, *found.tensors}
         site.facts["answered"] = self._round
         site.ledger.add_model(site.name, self._round, found.fingerprint)
@@ -154,16 +153,6 @@ class Round:
         path = self._scratch / f"{len(self.answers)}.safetensors"
         save_records(path, {"": answer.adapted.reply}, durable=False)
         return answer._replace(adapted=answer.adapted._replace(reply=filed_record(path)))
-
-    def _refuse(self, site: KnownSite, reason: str) -> None:
-        self.refused.setdefault(site.name, []).append(printable(reason))
-        site.refuse(self._round, printable(reason))
-        self._fail(site, f"its answer is refused: {reason}")
-
-    def _fail(self, site: KnownSite, problem: str) -> None:
-        problem = printable(problem)
-        site.facts["problem"] = f"round {self._round}: {problem}"
-        self._note(f"round {self._round}: {site.name} failed: {problem}")
 
     def close(self) -> None:
         """Answers that come from now on are too late."""

@@ -7,6 +7,8 @@ import torch
 
 from fedwca.core.params import State
 from fedwca.engines.base import Summed, Sums
+from fedwca.engines.flower_answers import check_whose
+from fedwca.engines.flower_faults import Faults
 from fedwca.engines.flower_messages import Reply, Request
 from fedwca.engines.flower_post import NoReply, late
 from fedwca.engines.flower_sites import KnownSite, Sites
@@ -15,7 +17,7 @@ from fedwca.engines.secure_sum import PublicKeys
 from fedwca.engines.sums import Step, Take, means_of
 from fedwca.engines.wire import Parcel, WireError, check_step_size, pack, unpack
 from fedwca.methods.base import Client, Pooled, Record
-from fedwca.notes import Note, printable
+from fedwca.notes import Note
 
 __all__ = ["letter_of", "sums_after"]
 
@@ -37,7 +39,7 @@ def sums_after(
         asked = _Asking(task, sites, round, seconds, note)
         means = means_of(pooled, keys, task.features, task.least_summed, asked.ask, told)
         had = {client: means[client.name] for client in pooled if client.name in means}
-        return Summed(had, asked.bytes_down, asked.bytes_up, asked.refused)
+        return Summed(had, asked.bytes_down, asked.bytes_up, asked.faults.refused)
 
     return sums
 
@@ -65,7 +67,7 @@ class _Asking:
         self._task, self._sites, self._round, self._note = task, sites, round, note
         self._seconds = seconds
         self.bytes_down = self.bytes_up = 0
-        self.refused: dict[str, list[str]] = {}
+        self.faults = Faults(round, note)
 
     def ask(
         self,
@@ -114,32 +116,16 @@ class _Asking:
         names: Collection[str],
         take: Take,
     ) -> None:
+        what = f"drops out of the sum ({step})"
         if isinstance(reply, NoReply):
-            (self._refuse if reply.refused else self._fail)(site, step, reply.reason)
-            return
-        if reply.problem:
-            self._fail(site, step, reply.problem)
-            return
-        try:
-            take(site.name, self._record(site.name, step, reply, names))
-        except WireError as error:
-            self._refuse(site, step, str(error))
-        except Exception as error:  # whatever a site sends, it must not end the run of the others
-            self._refuse(site, step, f"{type(error).__name__}, {error}")
+            self.faults.silent(site, what, reply)
+        elif reply.problem:
+            self.faults.fail(site, what, reply.problem)
+        else:
+            with self.faults.refusing(site, what):
+                take(site.name, self._record(site.name, step, reply, names))
 
     def _record(self, name: str, step: Step, reply: Reply, names: Collection[str]) -> Record:
-        asked = (name, self._task.run, self._round)
-        if (reply.site, reply.run, reply.round) != asked:
-            raise WireError(f"it answers round {reply.round} of the run {reply.run!r}")
+        check_whose(reply, name, self._task.run, self._round)
         self.bytes_up += reply.parcel.nbytes()
         return letter_of(reply.parcel, names, self._task.features if step == "mask" else {})
-
-    def _refuse(self, site: KnownSite, step: Step, reason: str) -> None:
-        self.refused.setdefault(site.name, []).append(printable(reason))
-        site.refuse(self._round, printable(reason))
-        self._fail(site, step, f"its answer is refused: {reason}")
-
-    def _fail(self, site: KnownSite, step: Step, problem: str) -> None:
-        problem = printable(problem)
-        site.facts["problem"] = f"round {self._round}: {problem}"
-        self._note(f"round {self._round}: {site.name} drops out of the sum ({step}): {problem}")
