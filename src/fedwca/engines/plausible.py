@@ -91,10 +91,8 @@ def _alike(source: State) -> list[list[str]]:
 
 
 def _distances(ours: list[Tensor], theirs: list[Tensor]) -> Tensor:
-    """[i, j]: how far our i-th tensor is from their j-th."""
-    rows, columns = (torch.stack([t.flatten() for t in tensors]) for tensors in (ours, theirs))
-    exact = "donot_use_mm_for_euclid_dist"  # the other way rounds small distances away
-    return torch.cdist(rows.float(), columns.float(), compute_mode=exact)
+    """[i, j]: how far our i-th tensor is from their j-th; pair by pair, as they may be large."""
+    return torch.tensor([[float(torch.dist(one, other)) for other in theirs] for one in ours])
 
 
 def check_counts(
