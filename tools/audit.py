@@ -166,6 +166,12 @@ def main() -> int:
         else:
             found, newest = looked_up(options.advisories, here)
             source = f", by records up to {newest[:10]}"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+        given = options.tool or options.advisories
+        print(
+            f"not audited: {given} is damaged or not what it should be ({error})", file=sys.stderr
+        )
+        return 2
     except Unknown as reason:
         print(f"not audited: {reason}", file=sys.stderr)
         return 2

@@ -254,6 +254,8 @@ def broken_files(folder: Path) -> dict[str, str]:
     reasons["link.jpg"] = "it cannot be read (No such file or directory)"
     (folder / "bomb.bmp").write_bytes(bitmap_header(20_000, 20_000))
     reasons["bomb.bmp"] = "it has more pixels than are safe to decode"
+    (folder / "long.bmp").write_bytes(bitmap_header(90_000_000, 1))
+    reasons["long.bmp"] = "it has more pixels than are safe to decode"
     damaged = bytearray(save(folder / "damaged.png", noise()).read_bytes())
     damaged[60:400] = bytes(340)
     (folder / "damaged.png").write_bytes(damaged)

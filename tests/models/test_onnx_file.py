@@ -143,8 +143,49 @@ def unknown(onnx: Any) -> list[Any]:
     ]
 
 
+def pairing(onnx: Any) -> list[Any]:
+    """Of all images every five, in a result whose size one image does not show."""
+    of, nodes = onnx.helper, list[Any]()
+    for axis in range(5):
+        others = [other for other in range(5) if other != axis]
+        axes = of.make_tensor("", onnx.TensorProto.INT64, [4], others)
+        nodes.append(of.make_node("Constant", [], [f"axes{axis}"], value=axes))
+        nodes.append(of.make_node("Unsqueeze", ["each", f"axes{axis}"], [f"row{axis}"]))
+    return [
+        of.make_node("ReduceMean", ["before"], ["each"], axes=[1], keepdims=0),
+        *nodes,
+        of.make_node("Sum", [f"row{axis}" for axis in range(5)], ["all"]),
+        of.make_node("ReduceMean", ["all"], ["one"], keepdims=0),
+        of.make_node("Add", ["before", "one"], ["logits"]),
+    ]
+
+
+def summing(onnx: Any) -> list[Any]:
+    """A sum over four letters of a small matrix, which is made in the memory first."""
+    size = onnx.helper.make_tensor("", onnx.TensorProto.INT64, [2], [128, 128])
+    return [
+        onnx.helper.make_node("Constant", [], ["size"], value=size),
+        onnx.helper.make_node("ConstantOfShape", ["size"], ["m"]),
+        onnx.helper.make_node("Einsum", ["m"] * 4, ["one"], equation="ij,kl,ik,jl->"),
+        onnx.helper.make_node("Add", ["before", "one"], ["logits"]),
+    ]
+
+
+def elsewhere(onnx: Any) -> list[Any]:
+    """A number that lies in another file."""
+    number = onnx.helper.make_tensor("", onnx.TensorProto.FLOAT, [1], b"1234", raw=True)
+    onnx.external_data_helper.set_external_data(number, "elsewhere.bin")
+    number.ClearField("raw_data")
+    return [
+        onnx.helper.make_node("Constant", [], ["one"], value=number),
+        onnx.helper.make_node("Add", ["before", "one"], ["logits"]),
+    ]
+
+
 @pytest.mark.parametrize("size", [37, 4096])  # a large image allows for large layers, no more
-@pytest.mark.parametrize("nodes", [exploding, spreading, endless, foreign, unknown])
+@pytest.mark.parametrize(
+    "nodes", [exploding, spreading, endless, foreign, unknown, pairing, summing, elsewhere]
+)
 def test_a_graph_that_may_not_end_or_fit_is_refused_before_it_is_built(
     tmp_path: Path, refusal: Refusal, nodes: Callable[[Any], list[Any]], size: int
 ) -> None:

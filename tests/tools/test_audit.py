@@ -91,3 +91,20 @@ def test_what_pip_audit_finds_is_listed_with_what_it_left_out(tmp_path: Path) ->
     found, unknown = audit.asked(tool(tmp_path, told), {"pillow": "13.0.0", "torch": "2.13.0"})
     assert [str(f) for f in found] == ["pillow 13.0.0: A-1, fixed in 13.0.1"]
     assert unknown == ["torch"]
+
+
+@pytest.mark.parametrize("content", [b"{", b"[1]", b'{"affected": 3, "modified": "x"}'])
+def test_damaged_records_are_no_finding(tmp_path: Path, content: bytes) -> None:
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        archive.writestr("a.json", content)
+    words = [sys.executable, str(AUDIT), "--advisories", str(tmp_path / "all.zip")]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("not audited: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_tool_that_is_not_there_is_no_finding() -> None:
+    words = [sys.executable, str(AUDIT), "--tool", "/nowhere/pip-audit"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert (done.returncode, done.stderr[:12]) == (2, "not audited:")

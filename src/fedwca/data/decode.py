@@ -36,6 +36,7 @@ _SIDEWAYS = (5, 6, 7, 8)
 # Threads decode side by side, but no two images of so many pixels: each may take 1.5 GB.
 _MANY = 1 << 25
 _ONE_LARGE = threading.Lock()
+_LONGEST = 1 << 20  # pixels of a side: for the rows of longer ones Pillow has no room
 _STRIP = 1 << 22  # pixels that are copied at a time
 _MOST = 1 << 27  # pixels of the new width and the old height: Pillow may resize across first
 _BLOCKS = 1 << 10  # of a MiB each: what of a broken file is read again
@@ -88,6 +89,8 @@ def _trouble_reading(path: Path) -> OSError | None:
 
 def _decoded(image: Image.Image, size: int) -> Picture:
     full = image.size
+    if max(full) > _LONGEST:
+        raise Image.DecompressionBombError
     # JPEG only: decodes large ones at 1/2, 1/4 or 1/8, and in the mode they are stored in.
     reduced = image.draft("RGB", (2 * size, 2 * size))
     # The box leaves out the padding of sides that the reduction does not divide.

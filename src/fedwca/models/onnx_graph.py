@@ -12,6 +12,8 @@ __all__ = ["BATCH", "LOGITS", "PIXELS", "checked_description"]
 PIXELS, LOGITS, BATCH = "pixels", "logits", "N"
 _VALUES_OF_A_PIXEL = 1 << 14  # that all layers together may make; networks make hundreds
 _FIXED_VALUES = 1 << 26  # that may be made of no pixel, beside those that are in the file
+_FAR_TOO_MANY = 1 << 62
+_UNTOLD = ("Einsum",)  # operators that make more on their way than their result shows
 _DATA = 4096  # bytes of a tensor that may be numbers of a shape; weights have more
 
 
@@ -44,12 +46,14 @@ def _is_plain(onnx: Any, model: Any) -> bool:
     kinds = onnx.AttributeProto
     hidden = {kinds.GRAPH, kinds.GRAPHS, kinds.SPARSE_TENSOR, kinds.SPARSE_TENSORS}
     nodes = model.graph.node
+    parts = [part for node in nodes for part in node.attribute]
+    tensors = [*model.graph.initializer, *(t for part in parts for t in (part.t, *part.tensors))]
     return not (
         model.functions
         or model.graph.sparse_initializer
         or any(node.domain not in ("", "ai.onnx") for node in nodes)
-        or any(part.type in hidden for node in nodes for part in node.attribute)
-        or any(tensor.external_data for tensor in model.graph.initializer)
+        or any(part.type in hidden for part in parts)
+        or any(tensor.external_data for tensor in tensors)
     )
 
 
@@ -91,10 +95,15 @@ def _values_made(onnx: Any, model: Any) -> dict[str, int | None]:
     told = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph
     shapes = {part.name: part.type.tensor_type for part in (*told.value_info, *told.output)}
     outputs = [name for node in graph.node for name in node.output if name]
-    return {name: _values(shapes[name].shape) if name in shapes else None for name in outputs}
+    untold = {name for node in graph.node if node.op_type in _UNTOLD for name in node.output}
+    known = shapes.keys() - untold
+    return {name: _values(shapes[name].shape) if name in known else None for name in outputs}
 
 
 def _values(shape: Any) -> int | None:
-    sizes = [1 if size.dim_param == BATCH else size.dim_value for size in shape.dim]
-    known = all(size.dim_param == BATCH or size.HasField("dim_value") for size in shape.dim)
+    batches = sum(size.dim_param == BATCH for size in shape.dim)
+    sizes = [size.dim_value for size in shape.dim if size.HasField("dim_value")]
+    known = batches + len(sizes) == len(shape.dim)
+    if batches > 1:  # every image has a value for each other: no network of ours does that
+        return _FAR_TOO_MANY
     return math.prod(sizes) if known else None
