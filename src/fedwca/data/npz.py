@@ -1,6 +1,8 @@
 """Anybody's own arrays: a folder with one `<domain>.npz` for each domain."""
 
+import math
 from pathlib import Path
+from zipfile import ZipFile
 
 import numpy as np
 
@@ -49,10 +51,25 @@ def read_npz(file: Path) -> StackedPictures:
         np.load(stream, allow_pickle=False) as archive,
     ):
         check_packing(file, sum(member.file_size for member in archive.zip.infolist()))
-        stored = {name: archive[name] for name in ("images", "labels") if name in archive}
+        named = [name for name in ("images", "labels") if name in archive]
+        for name in named:
+            _check_header(archive.zip, f"{name}.npy")
+        stored = {name: archive[name] for name in named}
     if "images" not in stored:
         raise UserError(f"{file} has no array 'images': store the images under that name")
     return stacked_pictures(file, stored["images"], stored.get("labels"))
+
+
+def _check_header(archive: ZipFile, name: str) -> None:
+    """ValueError if an array says that it is larger than it is: NumPy would make room for it."""
+    if name not in archive.namelist():
+        return  # it has no suffix, as nobody saves it
+    with archive.open(name) as stream:
+        plain = np.lib.format.read_magic(stream) == (1, 0)
+        read = np.lib.format.read_array_header_1_0 if plain else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(stream)
+    if math.prod(shape) * dtype.itemsize > archive.getinfo(name).file_size:
+        raise ValueError("it is cut short")
 
 
 def most_unpacked(file: Path) -> int:
