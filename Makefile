@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-AUDIT := .venv-audit/bin
+AUDIT := .venv-audit/bin/pip-audit
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-slow bench torture soak audit pins format clean
@@ -10,7 +10,7 @@ AUDIT := .venv-audit/bin
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-install: $(STAMP) ## set up .venv with pinned versions (the other targets do it by themselves)
+install: $(STAMP) ## set up .venv with pinned versions (other targets do this first)
 
 $(STAMP): pyproject.toml constraints.txt constraints-all.txt
 	$(PYTHON) -m venv $(VENV)
@@ -25,36 +25,32 @@ test: $(STAMP) ## check style and types, then run all fast tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n auto --maxprocesses=4 --cov --cov-report=term:skip-covered --cov-report=json:.coverage.json
-	$(BIN)/python tests/core_is_covered.py .coverage.json
+	$(BIN)/python tests/support/core_is_covered.py .coverage.json
 
-test-slow: $(STAMP) ## run the minutes-long tests, on real data where FEDWCA_TEST_DATA points to it
+test-slow: $(STAMP) ## run the slow tests, on real data if FEDWCA_TEST_DATA is set
 	$(BIN)/pytest -m slow
 
-bench: $(STAMP) ## measure speed and scale on a quiet machine (an hour; numbers also in bench.json)
+bench: $(STAMP) ## measure speed and scale on an idle machine (an hour; writes bench.json)
 	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt -e '.[bench]'
 	$(BIN)/python benchmarks/bench.py
 
-torture: $(STAMP) ## kill, starve, poison and fuzz our own software; a table of what held (half an hour)
-	$(BIN)/python torture/torture.py
+torture: $(STAMP) ## kill, starve, poison and fuzz the software; prints a table (half an hour)
+	$(BIN)/python -m torture
 
-soak: $(STAMP) ## faults injected into one process for half an hour, whose memory must stay flat
-	$(BIN)/python torture/soak.py --minutes 30
+soak: $(STAMP) ## inject faults into one process for half an hour; its memory must stay flat
+	$(BIN)/python -m torture.soak --minutes 30
 
-audit: $(STAMP) ## list known vulnerabilities of what is installed; offline with ADVISORIES=all.zip
-ifdef ADVISORIES
-	$(BIN)/python tools/audit.py --advisories $(ADVISORIES)
-else
-	test -x $(AUDIT)/pip-audit || { $(PYTHON) -m venv .venv-audit && $(AUDIT)/pip install --disable-pip-version-check -q pip-audit==2.10.1; }
-	$(BIN)/python tools/audit.py --tool $(AUDIT)/pip-audit
-endif
+audit: ## list known vulnerabilities of the pinned versions (asks PyPI)
+	test -x $(AUDIT) || { $(PYTHON) -m venv .venv-audit && .venv-audit/bin/pip install --disable-pip-version-check -q pip-audit==2.10.1; }
+	$(AUDIT) --strict --disable-pip --no-deps -r constraints.txt -r constraints-all.txt
 
-pins: $(STAMP) ## write the versions of all that is installed into constraints-all.txt
+pins: $(STAMP) ## write the installed versions to constraints-all.txt
 	$(BIN)/python tools/pins.py > constraints-all.new && mv constraints-all.new constraints-all.txt
 	@touch $(STAMP)
 
-format: $(STAMP) ## put the code into the one style
+format: $(STAMP) ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-clean: ## remove what the targets above have made, but no runs
+clean: ## remove what these targets made, except runs
 	rm -rf $(VENV) .venv-audit .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* src/*.egg-info

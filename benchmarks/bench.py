@@ -1,10 +1,10 @@
-"""Speed and scale, measured: a table, and the same as JSON.
+"""Measure speed and scale; print a table and write it as JSON.
 
     python benchmarks/bench.py [PART…] [--repeats 3] [--quick] [--json FILE]
 
-Nothing else should run on the machine. Ways of the same work take turns and are repeated; a ratio
-is the median of the ratios within each turn. `--quick` is a trial with less work, whose numbers
-mean little. With no PART, all are measured.
+Nothing else should run on the machine. Alternatives run in turn, several times; a ratio is the
+median of the ratios of all turns. `--quick` is a trial with less work; its numbers mean little.
+Without PART, everything is measured.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import rounds
 import speed
 import torch
 
-from fedwca.machine import cores, keep_freed_memory
+from fedwca._support.machine import count_cores, keep_freed_memory
 
 PARTS = {
     "adaptation": speed.adaptation,
@@ -45,11 +45,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=Path("bench.json"))
     options = parser.parse_args()
     if unknown := [part for part in options.part if part not in PARTS]:
-        parser.error(f"there is no part {unknown[0]!r}: choose from {', '.join(PARTS)}")
+        parser.error(f"unknown part {unknown[0]!r}; choose from {', '.join(PARTS)}")
     if options.repeats < 1:
         parser.error("--repeats must be at least 1")
     if not options.json.parent.is_dir():
-        parser.error(f"there is no folder {options.json.parent} for --json: make it first")
+        parser.error(f"--json: folder {options.json.parent} does not exist")
     if (load := os.getloadavg()[0]) > 0.3:
         print(f"warning: the machine is busy (load {load:.1f}); wait until nothing else runs")
     keep_freed_memory()
@@ -58,9 +58,9 @@ def main() -> None:
     results: dict[str, Any] = {"machine": facts, "repeats": options.repeats, "parts": {}}
     with tempfile.TemporaryDirectory() as folder:
         for name in options.part or PARTS:
-            began = time.perf_counter()
+            started = time.perf_counter()
             rows = PARTS[name](Path(folder), options.repeats, options.quick)
-            print(f"\n{name} ({time.perf_counter() - began:.0f} s)")
+            print(f"\n{name} ({time.perf_counter() - started:.0f} s)")
             print("\n".join(map(str, rows)), flush=True)
             results["parts"][name] = [r._asdict() for r in rows]
             options.json.write_text(json.dumps(results, indent=1))
@@ -68,12 +68,12 @@ def main() -> None:
 
 
 def machine() -> dict[str, str]:
-    """What the numbers hang on."""
+    """Describe the machine that the numbers depend on."""
     info = Path("/proc/cpuinfo")
     names = [x for x in info.read_text().splitlines() if "model name" in x] if info.exists() else []
     return {
         "processor": names[0].partition(": ")[2] if names else platform.processor(),
-        "cores": str(cores()),
+        "cores": str(count_cores()),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "python": platform.python_version(),
         "torch": torch.__version__,

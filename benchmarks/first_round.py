@@ -1,4 +1,4 @@
-"""From nothing to the end of a first round: what a user waits for, in a process of its own.
+"""Run from process start to the end of the first round, which a user waits for.
 
 python benchmarks/first_round.py FOLDER SIZES EPOCHS
 """
@@ -9,8 +9,8 @@ from pathlib import Path
 
 from workload import World, one_round, simulator, with_epochs
 
+from fedwca._support.machine import count_cores
 from fedwca.core.params import clone
-from fedwca.machine import cores
 from fedwca.methods.fedavg import FedAvg
 
 
@@ -18,7 +18,7 @@ def main(folder: Path, sizes: list[int], epochs: int) -> None:
     world = World(folder)
     model, method = world.model(), FedAvg(with_epochs(epochs))
     state = method.init(clone(model.feature_state()))
-    with simulator(model, method, world.clients(sizes), cores()) as engine:
+    with simulator(model, method, world.clients(sizes), count_cores()) as engine:
         one_round(engine, method, state, 0)
 
 

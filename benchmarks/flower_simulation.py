@@ -1,8 +1,8 @@
-"""The same round on Flower's simulation engine: `Site` does a client's work, Ray runs the clients.
+"""The same round on Flower's simulation engine: Ray runs the clients, each a `ClientRuntime`.
 
     python benchmarks/flower_simulation.py FOLDER SIZES EPOCHS CPUS ROUNDS
 
-prints the seconds of each round as JSON, beside that of starting up. A client's process keeps its
+prints the seconds of each round as JSON, and logs those of the start. A client's process keeps its
 model and data between messages, which is more than most Flower apps do; every round's message and
 reply are plain ArrayRecords of the model's tensors. With one CPU a client there are as many
 processes as cores, with one thread each; Flower's own default gives a client two CPUs.
@@ -30,21 +30,21 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from workload import World, with_epochs
 
+from fedwca._support.machine import keep_freed_memory
 from fedwca.core.params import State
-from fedwca.engines.site import Site
-from fedwca.machine import keep_freed_memory
+from fedwca.engines.client_runtime import ClientRuntime
 from fedwca.methods.base import Client, Record
 from fedwca.methods.fedavg import FedAvg
 
 
 @cache
-def site_of(folder: str, sizes: str, epochs: int, cpus: int) -> Site:
-    """In a client's process: built once, kept for all messages."""
+def site_of(folder: str, sizes: str, epochs: int, cpus: int) -> ClientRuntime:
+    """Return the clients of a process, built once for all messages."""
     torch.set_num_threads(cpus)
     keep_freed_memory()  # as our workers do
     world = World(Path(folder))
     clients = {c.name: c for c in world.clients(json.loads(sizes))}
-    return Site(world.model(), FedAvg(with_epochs(epochs)), clients, 0)
+    return ClientRuntime(world.model(), FedAvg(with_epochs(epochs)), clients, 0)
 
 
 def federation(folder: str, sizes: str, epochs: int, cpus: int, rounds: int) -> None:
@@ -67,19 +67,19 @@ def federation(folder: str, sizes: str, epochs: int, cpus: int, rounds: int) -> 
 
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:
-        began = time.perf_counter()
+        started = time.perf_counter()
         method = FedAvg(with_epochs(epochs))
         state = method.init(World(Path(folder)).model().feature_state())
         while len(list(grid.get_node_ids())) < count:
             time.sleep(0.1)
         nodes = list(grid.get_node_ids())
         list(grid.send_and_receive([Message(RecordDict(), n, "train") for n in nodes]))
-        print(f"up after {time.perf_counter() - began:.1f} s", file=sys.stderr)
+        print(f"up after {time.perf_counter() - started:.1f} s", file=sys.stderr)
         took = []
         for number in range(rounds):
-            began = time.perf_counter()
+            started = time.perf_counter()
             state = _round(grid, nodes, method, state, number)
-            took.append(time.perf_counter() - began)
+            took.append(time.perf_counter() - started)
         Path(folder, f"flower-{os.getpid()}.json").write_text(json.dumps(took))
 
     options: dict[str, Any] = {"client_resources": {"num_cpus": cpus, "num_gpus": 0.0}}

@@ -1,6 +1,6 @@
-"""How time and memory grow: with clients, with clusters, with a client's images; the server's work.
+"""Measure how time and memory grow with clients, clusters and images; and the server's work.
 
-Each size is measured in a process of its own, since memory that was once used is not given back:
+Each size is measured in a new process, because a process does not return all memory:
 
     python benchmarks/growth.py WHAT SIZE FOLDER
 """
@@ -20,14 +20,14 @@ import torch
 from measure import Row, in_a_process, memory_now, peak_memory, row, seconds
 from workload import World, simulator, with_epochs
 
+from fedwca._support.machine import count_cores, keep_freed_memory
 from fedwca.core.finch import first_neighbor_clusters
 from fedwca.core.params import clone
 from fedwca.core.snd import soft_neighborhood_density
 from fedwca.data.images import ClientData
-from fedwca.engines.simulator import Simulator
-from fedwca.experiments.runner import federate
+from fedwca.engines.simulator.simulator import Simulator
+from fedwca.experiments.rounds import federate
 from fedwca.experiments.store import Checkpoint
-from fedwca.machine import cores, keep_freed_memory
 from fedwca.methods.base import Method
 from fedwca.methods.fedwca import FedWCA
 from fedwca.methods.local import Local
@@ -39,14 +39,16 @@ Measured = dict[int, dict[str, list[float]]]  # by size, by what was measured
 
 
 def clients(folder: Path, repeats: int, quick: bool) -> list[Row]:
-    """Two rounds in four clusters, 64 images of its own for each client, all cores."""
+    """Measure two rounds in four clusters with 64 images for each client, on all cores."""
     sizes = (8, 32, 128) if quick else (8, 32, 128, 512, 2048)
     rows: list[Row] = []
-    for what, told in (("clients", "FedWCA"), ("remembering", "Local")):
+    for what, method in (("clients", "FedWCA"), ("memories", "Local")):
         found = _measured(what, sizes, folder, repeats)
         for size, facts in found.items():
-            each = [took * cores() / size for took in facts["seconds"]]
-            rows.append(row(f"{told}, {size} clients of {IMAGES}: a round", facts["seconds"], "s"))
+            each = [took * count_cores() / size for took in facts["seconds"]]
+            rows.append(
+                row(f"{method}, {size} clients of {IMAGES}: a round", facts["seconds"], "s")
+            )
             rows.append(row("  seconds a client and core", each, "s"))
             rows.append(row("  peak memory, server", facts["server"], "MiB"))
             rows.append(row("  peak memory, largest worker", facts["worker"], "MiB"))
@@ -55,7 +57,7 @@ def clients(folder: Path, repeats: int, quick: bool) -> list[Row]:
 
 
 def _growth(found: Measured, part: str) -> Row:
-    """What each further client adds to the peak, from the second size to the last."""
+    """Return what each further client adds to the peak, from the second size to the last."""
     few, many = list(found)[1], list(found)[-1]
     more = (min(found[many][part]) - min(found[few][part])) / (many - few) * 1024
     data = IMAGES * 32 * 32 * 3 / 1024
@@ -64,7 +66,7 @@ def _growth(found: Measured, part: str) -> Row:
 
 
 def clusters(folder: Path, repeats: int, quick: bool) -> list[Row]:
-    """A round with more clusters: C + 3 passes over each client's images."""
+    """Measure a round with more clusters: C + 3 passes over each client's images."""
     sizes = (2, 4) if quick else (2, 4, 8, 16)
     found = _measured("clusters", sizes, folder, repeats)
     return [
@@ -78,7 +80,7 @@ def clusters(folder: Path, repeats: int, quick: bool) -> list[Row]:
 
 
 def images(folder: Path, repeats: int, quick: bool) -> list[Row]:
-    """One client with more images: its round of FedWCA in two clusters."""
+    """Measure a round of FedWCA for one client with more images, in two clusters."""
     sizes = (500, 2000) if quick else (500, 2000, 8000, 20000)
     found = _measured("images", sizes, folder, repeats)
     return [
@@ -93,7 +95,7 @@ def images(folder: Path, repeats: int, quick: bool) -> list[Row]:
 
 
 def server(folder: Path, repeats: int, quick: bool) -> list[Row]:
-    """What has to hold for thousands of clients, and for large ones."""
+    """Measure the server's work for thousands of clients, and densities of large clients."""
     many, large = (1000, 2000) if quick else (10_000, 20_000)
     finch = _measured("finch", (many,), folder, repeats)[many]
     snd = _measured("density", (large,), folder, repeats)[large]
@@ -106,7 +108,7 @@ def server(folder: Path, repeats: int, quick: bool) -> list[Row]:
 
 
 def _measured(what: str, sizes: Sequence[int], folder: Path, repeats: int) -> Measured:
-    """Sizes take turns; one that takes minutes has one turn."""
+    """Measure the sizes in turn; one that takes minutes is measured once."""
     found: Measured = {size: defaultdict(list) for size in sizes}
     took = dict.fromkeys(sizes, 0.0)
     for repeat in range(repeats):
@@ -114,24 +116,24 @@ def _measured(what: str, sizes: Sequence[int], folder: Path, repeats: int) -> Me
             if took[size] > LONG:
                 continue
             print(f"    {repeat + 1}/{repeats} {what} {size}", file=sys.stderr, flush=True)
-            began = time.perf_counter()
+            started = time.perf_counter()
             facts = in_a_process(__file__, what, size, folder, environment=os.environ)
-            took[size] = time.perf_counter() - began
+            took[size] = time.perf_counter() - started
             for name, value in facts.items():
                 found[size][name].append(value)
     return found
 
 
-# --- in a process of its own ----------------------------------------------------------------------
+# --- in a new process -----------------------------------------------------------------------------
 
 
 def _federation(world: World, method: Method, clients: list[ClientData]) -> dict[str, float]:
-    """The second round: the first one clusters. What clients score is scored in it, too."""
+    """Measure the second round, evaluation included; the first one clusters."""
     model = world.model()
     took: list[float] = []
     start = Checkpoint(0, method.init(clone(model.feature_state())), {}, {})
-    memory_now()  # what it took to make the images does not count
-    with simulator(model, method, clients, cores()) as work:
+    memory_now()  # do not count the memory for writing images
+    with simulator(model, method, clients, count_cores()) as work:
         federate(
             method, work, start, lambda line: None, lambda at: took.append(at.facts["seconds"])
         )
@@ -149,8 +151,8 @@ def _clients(size: int, folder: Path, method: Method | None = None) -> dict[str,
     return _federation(world, method or _in_clusters(), apart)
 
 
-def _remembering(size: int, folder: Path) -> dict[str, float]:
-    """Clients that each remember a model of their own."""
+def _memories(size: int, folder: Path) -> dict[str, float]:
+    """Run clients that each keep a model of their own."""
     return _clients(size, folder, Local(with_epochs(1, rounds=2)))
 
 
@@ -160,14 +162,14 @@ def _clusters(size: int, folder: Path) -> dict[str, float]:
 
 
 def _images(size: int, folder: Path) -> dict[str, float]:
-    """Two clients, of which one is small, so that there is a second cluster."""
+    """Measure a client; a second, small one provides a second cluster."""
     world = World(folder)
     model, method = world.model(), _in_clusters()
     took: list[float] = []
     start = Checkpoint(0, method.init(clone(model.feature_state())), {}, {})
     with tempfile.TemporaryDirectory() as scratch:
-        people = world.apart(world.clients([size, 16], domains=2))
-        engine = Simulator(model, method, people, 0, Path(scratch) / "scratch", 1)
+        data = world.apart(world.clients([size, 16], domains=2))
+        engine = Simulator(model, method, data, 0, Path(scratch) / "scratch", 1)
         before = memory_now()
         federate(
             method, engine, start, lambda line: None, lambda at: took.append(at.facts["seconds"])
@@ -193,9 +195,9 @@ def _density(size: int, folder: Path) -> dict[str, float]:
     return {"seconds": took, "more": peak_memory() - before}
 
 
-WHAT: dict[str, Any] = {
+MEASUREMENTS: dict[str, Any] = {
     "clients": _clients,
-    "remembering": _remembering,
+    "memories": _memories,
     "clusters": _clusters,
     "images": _images,
     "finch": _finch,
@@ -205,4 +207,4 @@ WHAT: dict[str, Any] = {
 if __name__ == "__main__":
     keep_freed_memory()
     what, number, place = sys.argv[1:]
-    print(json.dumps(WHAT[what](int(number), Path(place))))
+    print(json.dumps(MEASUREMENTS[what](int(number), Path(place))))

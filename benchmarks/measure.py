@@ -1,4 +1,4 @@
-"""How things are measured: interleaved and repeated, in rows that say how far they spread."""
+"""Interleaved, repeated measurements, and table rows with their spread."""
 
 import json
 import statistics
@@ -11,41 +11,42 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fedwca.machine import cores
+from fedwca._support.machine import count_cores
 
 
 class Row(NamedTuple):
-    """A line of the table: a median and its range; what was hoped for, where there is a bar."""
+    """A table row: a median, its range, and the target if there is one."""
 
     name: str
     value: float
     unit: str
     low: float
     high: float
-    bar: str = ""
+    target: str = ""
 
     def __str__(self) -> str:
         spread = f"{self.low:,.4g} to {self.high:,.4g}" if self.low != self.high else ""
-        return f"  {self.name:58} {self.value:>9,.4g} {self.unit:9} {spread:24} {self.bar}".rstrip()
+        text = f"  {self.name:58} {self.value:>9,.4g} {self.unit:9} {spread:24} {self.target}"
+        return text.rstrip()
 
 
-def row(name: str, values: Sequence[float], unit: str, bar: str = "") -> Row:
-    return Row(name, statistics.median(values), unit, min(values), max(values), bar)
+def row(name: str, values: Sequence[float], unit: str, target: str = "") -> Row:
+    return Row(name, statistics.median(values), unit, min(values), max(values), target)
 
 
-def ratio(name: str, of: Sequence[float], to: Sequence[float], unit: str, bar: str = "") -> Row:
-    """The median of the ratios within each repetition: what slows both does not count."""
-    return row(name, [a / b for a, b in zip(of, to, strict=True)], unit, bar)
+def ratio(name: str, of: Sequence[float], to: Sequence[float], unit: str, target: str = "") -> Row:
+    """Return the median of the ratios within each repetition; what slows both cancels out."""
+    return row(name, [a / b for a, b in zip(of, to, strict=True)], unit, target)
 
 
 def seconds(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
+    started = time.perf_counter()
     work()
-    return time.perf_counter() - began
+    return time.perf_counter() - started
 
 
 def interleaved(ways: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
-    """What each way measures, in turns, the other way round every second time."""
+    """Run all alternatives in turn, in reverse order every second time."""
     found: dict[str, list[float]] = {name: [] for name in ways}
     for repeat in range(repeats):
         for name in list(ways)[:: 1 if repeat % 2 == 0 else -1]:
@@ -55,9 +56,9 @@ def interleaved(ways: Mapping[str, Callable[[], float]], repeats: int) -> dict[s
 
 
 def matrix_limit(size: int = 4096, times: int = 6) -> float:
-    """FLOP/s of a large single-precision matrix product on all cores: the median of a few."""
+    """Return the median FLOP/s of a large single-precision matrix product on all cores."""
     before = torch.get_num_threads()
-    torch.set_num_threads(cores())
+    torch.set_num_threads(count_cores())
     a, b = torch.randn(size, size), torch.randn(size, size)
     a @ b
     found = [2 * size**3 / seconds(lambda: a @ b) for _ in range(times)]
@@ -66,12 +67,12 @@ def matrix_limit(size: int = 4096, times: int = 6) -> float:
 
 
 def peak_memory(process: int | str = "self") -> float:
-    """MiB of a process at its peak. What `getrusage` says would include its parent's."""
+    """Return the peak memory of a process in MiB; `getrusage` would include its parent's."""
     return _status("VmHWM", process)
 
 
 def memory_now() -> float:
-    """MiB of this process; the peak is measured anew from here on."""
+    """Return the memory of this process in MiB and reset its peak."""
     Path("/proc/self/clear_refs").write_text("5")
     return _status("VmRSS")
 
@@ -82,7 +83,7 @@ def _status(field: str, process: int | str = "self") -> float:
 
 
 def in_a_process(script: str, *arguments: object, environment: Mapping[str, str]) -> Any:
-    """The JSON that a script prints last."""
+    """Run a script and return the JSON that it prints last."""
     command = [sys.executable, script, *(str(a) for a in arguments)]
     done = subprocess.run(command, capture_output=True, text=True, env=dict(environment))
     if done.returncode:

@@ -1,8 +1,8 @@
-"""How large the report page is and how long a real browser takes to draw it.
+"""Measure the size of the report page and how long a browser takes to draw it.
 
     python benchmarks/page.py        # needs Debian's chromium and chromium-driver, and selenium
 
-Made-up runs of 32 clients and 100 rounds, and of others; from the call to the last plot drawn.
+Generated runs of 8 to 128 clients; the time ends when the last plot is drawn.
 """
 
 import sys
@@ -10,13 +10,13 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from selenium import webdriver
 
 from fedwca.report.page import report_page
 from fedwca.report.runs import read_run
-from made_up_runs import make_run
+from tests.support.made_up_runs import make_run
 
 
 def browser() -> webdriver.Chrome:
@@ -36,17 +36,17 @@ def main() -> None:
                 run = make_run(Path(name), clients=clients, rounds=rounds, clusters=6)
                 started = time.perf_counter()
                 text = report_page([read_run(run)])
-                made = time.perf_counter() - started
+                written = time.perf_counter() - started
                 page = Path(name) / "page.html"
                 page.write_text(text, encoding="utf-8")
                 drawn = []
                 for _ in range(5):
                     started = time.perf_counter()
-                    driver.get(page.as_uri())  # comes back once the scripts have run
+                    driver.get(page.as_uri())  # returns when the scripts have run
                     drawn.append(time.perf_counter() - started)
             print(
-                f"{clients:4} clients, {rounds:4} rounds: {len(text.encode()) / 1e6:.2f} MB, made "
-                f"in {made:.2f} s, drawn in {min(drawn):.2f} to {max(drawn):.2f} s"
+                f"{clients:4} clients, {rounds:4} rounds: {len(text.encode()) / 1e6:.2f} MB, "
+                f"written in {written:.2f} s, drawn in {min(drawn):.2f} to {max(drawn):.2f} s"
             )
     finally:
         driver.quit()

@@ -1,13 +1,13 @@
-"""The same round of FedAvg as others would write it: SHOT's labels, SHOT's loss, one process.
+"""The same FedAvg round in the structure of other frameworks: SHOT's labels and loss, one process.
 
-All three compute what `FedAvg` computes, with PyTorch's default threads and memory format. What
-differs is how clients, their data and their models are held:
+All three compute the same as `FedAvg`, with PyTorch's default threads and memory format. They
+differ in how they hold clients, data and models:
 
 - plain: a DataLoader over images that are normalised one by one, a deep copy for each client;
-- like PFLlib: every client has a model of its own for good, and reads its file anew each time;
+- like PFLlib: every client keeps its own model and reads its data file in each round;
 - like pfl-research: one resident model, each user's data as one tensor, batches by slicing.
 
-Rebuilt from what those projects publish of their structure; none of their code is here.
+Rebuilt from the published structure of those projects, without their code.
 """
 
 import copy
@@ -30,7 +30,7 @@ Batches = Callable[[bool], Iterable[tuple[Tensor, Tensor]]]  # shuffled or not: 
 
 
 class Pictures(Dataset[tuple[Tensor, int]]):
-    """Images one by one, as transforms make them: to float, channels first, normalised."""
+    """Images that are converted and normalised one by one, as transforms do."""
 
     def __init__(self, client: ClientData) -> None:
         self._images = client.train
@@ -45,7 +45,7 @@ class Pictures(Dataset[tuple[Tensor, int]]):
 
 
 def plain(model: DomainModel, clients: list[ClientData], training: Training) -> dict[str, Tensor]:
-    """A loop over clients as it is mostly written."""
+    """Loop over clients in the usual way, with a deep copy for each."""
     trained = []
     for client in clients:
         local = copy.deepcopy(model)
@@ -60,7 +60,7 @@ def plain(model: DomainModel, clients: list[ClientData], training: Training) -> 
 
 
 class LikePFLlib:
-    """A model, an optimizer and a file for each client, made once."""
+    """A model and a data file for each client, created once."""
 
     def __init__(self, model: DomainModel, clients: list[ClientData], folder: Path) -> None:
         self._models = [copy.deepcopy(model) for _ in clients]
@@ -84,7 +84,7 @@ class LikePFLlib:
                 return DataLoader(samples, training.batch_size, shuffle=shuffle)  # type: ignore[arg-type]
 
             _adapt(local, batches, len(x), training)
-            # Parameters alone travel there: BatchNorm's statistics stay where they are.
+            # Only parameters are sent there: BatchNorm's statistics stay at the client.
             trained.append((len(x), {n: p.detach() for n, p in local.named_parameters()}))
         return _average(trained)
 
@@ -92,7 +92,7 @@ class LikePFLlib:
 def like_pfl_research(
     model: DomainModel, clients: list[ClientData], training: Training
 ) -> dict[str, Tensor]:
-    """One resident model, put back to the server's weights before each user."""
+    """Train one resident model, reset to the server's weights before each user."""
     server = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     trained = []
     for client in clients:

@@ -1,4 +1,4 @@
-"""Start-up, source training, a round of each method, and what a round of FedWCA is made of."""
+"""Measure start-up, source training, a round of each method, and the parts of FedWCA's round."""
 
 import subprocess
 import sys
@@ -21,15 +21,15 @@ from workload import (
     with_epochs,
 )
 
+from fedwca._support.machine import count_cores
 from fedwca.core.params import clone
-from fedwca.engines.simulator import Simulator
-from fedwca.engines.site import Site
-from fedwca.experiments import runner
-from fedwca.experiments.config import SourceConfig
+from fedwca.engines.client_runtime import ClientRuntime
+from fedwca.engines.simulator.simulator import Simulator
+from fedwca.experiments.experiment import SourceConfig
+from fedwca.experiments.rounds import federate
 from fedwca.experiments.source import train_source
 from fedwca.experiments.store import Checkpoint, RunFolder
-from fedwca.machine import cores
-from fedwca.methods import METHODS, blending, fedwca
+from fedwca.methods import METHODS, fedwca
 from fedwca.methods.base import Method, Record
 from fedwca.methods.fedwca import FedWCA
 
@@ -38,16 +38,16 @@ EPOCHS = 5  # as in the paper
 
 
 def start(folder: Path, repeats: int, quick: bool) -> list[Row]:
-    """Until something useful happens: commands, workers, source training."""
+    """Measure start-up: commands, imports, workers, source training."""
     world = World(folder)
     model = world.model()
     method = METHODS["fedavg"](training=with_epochs(1))  # type: ignore[call-arg]
     source = world.images(SOURCE, 200 if quick else 2_000, 1)
 
     def workers() -> float:
-        began = time.perf_counter()
-        with simulator(model, method, world.clients([16] * CLIENTS), cores()):
-            return time.perf_counter() - began
+        started = time.perf_counter()
+        with simulator(model, method, world.clients([16] * CLIENTS), count_cores()):
+            return time.perf_counter() - started
 
     ways: dict[str, Callable[[], float]] = {
         "fedwca --help": lambda: _command("--help"),
@@ -63,7 +63,7 @@ def start(folder: Path, repeats: int, quick: bool) -> list[Row]:
 
 
 def methods(folder: Path, repeats: int, quick: bool) -> list[Row]:
-    """A second round of every method; FedWCA's against what its passes cost in arithmetic."""
+    """Measure a second round of every method; compare FedWCA's with its cost in arithmetic."""
     world = World(folder)
     images = 128 if quick else 680
     clients = world.clients([images] * CLIENTS)
@@ -75,15 +75,20 @@ def methods(folder: Path, repeats: int, quick: bool) -> list[Row]:
             if method.rounds == 0:
                 continue
             model = world.model()
-            engine = stack.enter_context(simulator(model, method, clients, cores()))
+            engine = stack.enter_context(simulator(model, method, clients, count_cores()))
             first = _without_files(
-                runner.federate(
-                    _rounds(method, 1), engine, _begin(method, model), _nobody, _nobody, every=99
+                federate(
+                    _rounds(method, 1),
+                    engine,
+                    _start_checkpoint(method, model),
+                    _ignore,
+                    _ignore,
+                    every=99,
                 )
             )
 
             def second(name=name, m=method, e=engine, at=first) -> None:  # type: ignore[no-untyped-def]
-                after = runner.federate(_rounds(m, 2), e, at, _nobody, _nobody, every=99)
+                after = federate(_rounds(m, 2), e, at, _ignore, _ignore, every=99)
                 health[name] = after.facts["health"]
 
             ways[name] = lambda second=second: seconds(second)  # type: ignore[misc]
@@ -102,7 +107,7 @@ def methods(folder: Path, repeats: int, quick: bool) -> list[Row]:
 
 
 def parts(folder: Path, repeats: int, quick: bool) -> list[Row]:
-    """What a round of FedWCA is made of, in one process: shares of all the time."""
+    """Measure the share of each part in a round of FedWCA, in one process."""
     world = World(folder)
     clients = world.clients([128 if quick else 680] * CLIENTS, [212] * CLIENTS)
     # With FINCH, as users have it: clustering is a part of the server's work.
@@ -113,9 +118,11 @@ def parts(folder: Path, repeats: int, quick: bool) -> list[Row]:
         with tempfile.TemporaryDirectory() as place, _stopwatch() as spent:
             run = RunFolder.open(Path(place), {}, {})
             engine = Simulator(model, method, clients, 0, Path(place) / "scratch", 1)
-            began = time.perf_counter()
-            runner.federate(method, engine, _begin(method, model), run.append, run.save_checkpoint)
-            total = time.perf_counter() - began
+            started = time.perf_counter()
+            federate(
+                method, engine, _start_checkpoint(method, model), run.append, run.save_checkpoint
+            )
+            total = time.perf_counter() - started
             engine.close()
         spent["everything else"] = total - sum(spent.values())
         for name, took in spent.items():
@@ -125,20 +132,20 @@ def parts(folder: Path, repeats: int, quick: bool) -> list[Row]:
     return [*rows, row("the server's work (clustering, aggregation, blending)", server, "%", "< 3")]
 
 
-# What is timed: where it is called from, and the name of the part. A part inside another counts
-# for itself alone.
-PIECES: dict[tuple[Any, str], str] = {
+# Functions to time, where they are looked up, with the name of the part. The time of a part
+# excludes parts inside it.
+TIMED: dict[tuple[Any, str], str] = {
     (fedwca, "load"): "loading weights",
     (fedwca, "evaluate"): "passes for α, β and labels",
-    (blending, "alignment"): "α: alignment",
+    (fedwca, "alignment"): "α: alignment",
     (fedwca, "soft_neighborhood_density"): "β: soft neighbourhood density",
     (fedwca, "prototype_labels"): "labels: prototypes",
     (fedwca, "reconcile"): "labels: two models",
     (fedwca, "train"): "training",
-    (blending, "mix"): "blending at the client",
+    (FedWCA, "_blend"): "blending at the client",
     (FedWCA, "send"): "server: messages",
     (FedWCA, "aggregate"): "server: clustering and aggregation",
-    (Site, "score"): "evaluation on test images",
+    (ClientRuntime, "evaluate_job"): "evaluation on test images",
     (RunFolder, "save_checkpoint"): "checkpoint",
 }
 SERVER = ("server: messages", "server: clustering and aggregation")
@@ -146,40 +153,40 @@ SERVER = ("server: messages", "server: clustering and aggregation")
 
 @contextmanager
 def _stopwatch() -> Iterator[dict[str, float]]:
-    """Seconds of each part, its inner parts taken off."""
+    """Yield the seconds of each part, without its inner parts."""
     spent: dict[str, float] = defaultdict(float)
     inner = [0.0]
 
     def timed(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             inner.append(0.0)
-            began = time.perf_counter()
+            started = time.perf_counter()
             try:
                 return work(*args, **kwargs)
             finally:
-                took = time.perf_counter() - began
+                took = time.perf_counter() - started
                 spent[name] += took - inner.pop()
                 inner[-1] += took
 
         return call
 
     with ExitStack() as stack:
-        for (where, what), name in PIECES.items():
+        for (where, what), name in TIMED.items():
             stack.enter_context(patch.object(where, what, timed(name, getattr(where, what))))
         yield spent
 
 
 def _bound(world: World, health: dict[str, dict[str, Any]], images: int) -> float:
-    """FedWCA's arithmetic over FedAvg's: C + 3 passes to look instead of one, and mixed images."""
-    look, train = flops(world.model(), world.clients([16])[0].train)
+    """Return FedWCA's FLOP over FedAvg's: C + 3 forward passes instead of one, and mixed images."""
+    forward, train = flops(world.model(), world.clients([16])[0].train)
     clusters = len(next(iter(health.values()))["alpha"])  # type: ignore[arg-type]
     mixed = sum(_mixed(h, images) for h in health.values()) / len(health)
-    wca = (clusters + 3) * look + EPOCHS * (1 + mixed) * train
-    return wca / (look + EPOCHS * train)
+    wca = (clusters + 3) * forward + EPOCHS * (1 + mixed) * train
+    return wca / (forward + EPOCHS * train)
 
 
 def _mixed(health: dict[str, Any], images: int) -> float:
-    """Share of images that are mixed: those whose labels differ and that have a partner."""
+    """Return the share of mixed images: those whose labels differ and that have a partner."""
     return 1 - float(health["matched"]) - float(health["without_partner"]) / images
 
 
@@ -192,17 +199,17 @@ def _rounds(method: Method, count: int) -> Method:
     return replace(method, training=replace(method.training, rounds=count))
 
 
-def _begin(method: Method, model: Any) -> Checkpoint:
+def _start_checkpoint(method: Method, model: Any) -> Checkpoint:
     return Checkpoint(0, method.init(clone(model.feature_state())), {}, {})
 
 
 def _without_files(at: Checkpoint) -> Checkpoint:
-    """To go on from more than once: files of memories are removed with the next round."""
+    """Return a checkpoint for several rounds, each of which removes the files of memories."""
     memories = {name: Record(dict(m.models), m.values) for name, m in at.memories.items()}
     return at._replace(memories=memories)
 
 
-def _nobody(_: object) -> None: ...
+def _ignore(_: object) -> None: ...
 
 
 def _command(*arguments: str) -> float:

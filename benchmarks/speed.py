@@ -1,4 +1,4 @@
-"""Local adaptation: how near to the machine's limit, and beside other ways of the same round."""
+"""Speed of local adaptation against the machine's limit and against other implementations."""
 
 import importlib.util
 import json
@@ -14,15 +14,15 @@ import torch
 from measure import Row, in_a_process, interleaved, matrix_limit, ratio, row, seconds
 from workload import DIGIT_FIVE, World, flops, one_round, simulator, with_epochs
 
+from fedwca._support.machine import count_cores
 from fedwca.core.params import clone
-from fedwca.machine import cores
 from fedwca.methods.fedavg import FedAvg
 
 Ways = dict[str, Callable[[], float]]
 
 
 def adaptation(folder: Path, repeats: int, quick: bool) -> list[Row]:
-    """LeNet, 32 clients of Digit-Five's sizes, one epoch: a FedAvg round by all ways."""
+    """Time a FedAvg round: LeNet, 32 clients of Digit-Five's sizes, one epoch."""
     world = World(folder)
     sizes = [size // 8 if quick else size for size in DIGIT_FIVE]
     with ExitStack() as stack:
@@ -33,16 +33,18 @@ def adaptation(folder: Path, repeats: int, quick: bool) -> list[Row]:
     ours = found["ours"]
     achieved = [work / took for took in ours]
     rows = [
-        row("machine's limit: matrix product, all cores", _giga(found["limit"]), "GFLOP/s"),
+        row("the machine's limit: matrix product on all cores", _giga(found["limit"]), "GFLOP/s"),
         row(f"LeNet, 32 clients, {sum(sizes):,} images in all", _giga(achieved), "GFLOP/s"),
         ratio("  share of the limit", achieved, found["limit"], "", "≥ 0.60"),
-        ratio(f"  {cores()} workers against one", found["ours, one worker"], ours, "×", "≥ 1.8"),
+        ratio(
+            f"  {count_cores()} workers against one", found["ours, one worker"], ours, "×", "≥ 1.8"
+        ),
     ]
-    return rows + _against(found, ours, {"plain loop": "≥ 1.5", FLOWER: "≥ 1"})
+    return rows + _against(found, ours, {"a plain loop": "≥ 1.5", FLOWER: "≥ 1"})
 
 
 def small_clients(folder: Path, repeats: int, quick: bool) -> list[Row]:
-    """32 clients of 64 images, one epoch: what is left is the cost of having clients at all."""
+    """Time 32 clients of 64 images, one epoch, where the overhead for each client dominates."""
     world = World(folder)
     sizes = [64] * 32
     with ExitStack() as stack:
@@ -54,19 +56,19 @@ def small_clients(folder: Path, repeats: int, quick: bool) -> list[Row]:
 
 
 def _first_rounds(folder: Path, sizes: list[int], repeats: int) -> list[Row]:
-    """The same from the start of the program to the end of its first round."""
+    """Time the same from process start to the end of the first round."""
     ways: Ways = {"ours": lambda: seconds(lambda: _script("first_round.py", folder, sizes, 1))}
     if importlib.util.find_spec("ray"):
         ways[FLOWER] = lambda: seconds(
             lambda: _script("flower_simulation.py", folder, sizes, 1, 1, 1)
         )
     found = interleaved(ways, repeats)
-    rows = [row("  from nothing to the end of the first round", found["ours"], "s")]
+    rows = [row("  from process start to the end of the first round", found["ours"], "s")]
     return rows + _against(found, found["ours"], {})
 
 
 def resnet(folder: Path, repeats: int, quick: bool) -> list[Row]:
-    """ResNet-18 at 64 pixels."""
+    """Time ResNet-18 at 64 pixels."""
     world = World(folder, "resnet18", 64)
     sizes = [64 if quick else 256] * 4
     with ExitStack() as stack:
@@ -80,19 +82,19 @@ def resnet(folder: Path, repeats: int, quick: bool) -> list[Row]:
 
 
 FLOWER = "Flower's simulation, one CPU a client"
-FLOWER_AS_IT_COMES = "Flower's simulation, as it comes"
+FLOWER_DEFAULTS = "Flower's simulation, with its defaults"
 
 
 def _ours(world: World, sizes: list[int], epochs: int, stack: ExitStack) -> Ways:
-    """With all cores, and with one worker, which is this very process: no other is started."""
+    """Return our engine with all cores, and with one worker, which is this process."""
     method = FedAvg(with_epochs(epochs))
     clients = world.clients(sizes)
     ways: Ways = {}
-    for name, workers in (("ours", cores()), ("ours, one worker", 1)):
+    for name, workers in (("ours", count_cores()), ("ours, one worker", 1)):
         model = world.model()
         state = method.init(clone(model.feature_state()))
         engine = stack.enter_context(simulator(model, method, clients, workers))
-        one_round(engine, method, state, 0)  # what is done for the first time takes longer
+        one_round(engine, method, state, 0)  # the first call takes longer
         ways[name] = lambda e=engine, s=state: _best(sizes, lambda: one_round(e, method, s, 0))  # type: ignore[misc]
     return ways
 
@@ -103,24 +105,24 @@ def _peers(world: World, sizes: list[int], epochs: int, folder: Path) -> Ways:
     model = world.model().to(memory_format=torch.contiguous_format)
     pfllib = peers.LikePFLlib(model, clients, folder)
     ways: Ways = {
-        "plain loop": lambda: _best(sizes, lambda: peers.plain(model, clients, training)),
-        "like PFLlib": lambda: _best(sizes, lambda: pfllib.round(model, training)),
-        "like pfl-research": lambda: _best(
+        "a plain loop": lambda: _best(sizes, lambda: peers.plain(model, clients, training)),
+        "a rebuild of PFLlib's way": lambda: _best(sizes, lambda: pfllib.round(model, training)),
+        "a rebuild of pfl-research's way": lambda: _best(
             sizes, lambda: peers.like_pfl_research(model, clients, training)
         ),
     }
     if importlib.util.find_spec("ray"):
         ways[FLOWER] = lambda: _flower(folder, sizes, epochs, 1)
-        ways[FLOWER_AS_IT_COMES] = lambda: _flower(folder, sizes, epochs, 2)
+        ways[FLOWER_DEFAULTS] = lambda: _flower(folder, sizes, epochs, 2)
     return ways
 
 
 def _flower(folder: Path, sizes: list[int], epochs: int, cpus: int) -> float:
-    """A round on Flower, once all is up."""
+    """Time a round on Flower after its start-up."""
     took: list[float] = _script(
         "flower_simulation.py", folder, sizes, epochs, cpus, _times(sizes) + 1
     )
-    return min(took[1:])  # what is done for the first time takes longer
+    return min(took[1:])  # the first call takes longer
 
 
 def _script(name: str, folder: Path, sizes: list[int], *numbers: int) -> Any:
@@ -133,7 +135,7 @@ def _script(name: str, folder: Path, sizes: list[int], *numbers: int) -> Any:
 
 
 def _times(sizes: list[int]) -> int:
-    """Rounds that are short are done several times over, and the best one counts."""
+    """Return how often to repeat a round; the best of several short ones counts."""
     return 6 if sum(sizes) < 10_000 else 1
 
 
@@ -141,15 +143,17 @@ def _best(sizes: list[int], round_: Callable[[], object]) -> float:
     return min(seconds(round_) for _ in range(_times(sizes)))
 
 
-def _against(found: dict[str, list[float]], ours: list[float], bars: dict[str, str]) -> list[Row]:
+def _against(
+    found: dict[str, list[float]], ours: list[float], targets: dict[str, str]
+) -> list[Row]:
     others = [name for name in found if not name.startswith(("ours", "limit"))]
-    return [ratio(f"  against {n}", found[n], ours, "×", bars.get(n, "")) for n in others]
+    return [ratio(f"  against {n}", found[n], ours, "×", targets.get(n, "")) for n in others]
 
 
 def _work(world: World, sizes: list[int], epochs: int) -> float:
-    """FLOP of a round: every image is looked at once for its label, then trained on."""
-    look, train = flops(world.model(), world.clients([16])[0].train)
-    return sum(sizes) * (look + epochs * train)
+    """Return the FLOP of a round: one pass over every image for its label, then training."""
+    forward, train = flops(world.model(), world.clients([16])[0].train)
+    return sum(sizes) * (forward + epochs * train)
 
 
 def _giga(values: list[float]) -> list[float]:

@@ -1,9 +1,9 @@
-"""How long a run takes to start: find, decode, deal out, build the model; then once more, cached.
+"""Measure how long a run takes to start: find, decode and split images, build the model.
 
-    python benchmarks/start.py                     # Digit-Five's .mat files in full size, made up
+    python benchmarks/start.py                     # generated .mat files of Digit-Five's size
     python benchmarks/start.py --digit-five FOLDER --pacs FOLDER
 
-Each start is a process of its own, from the interpreter on. Memory is the process's peak resident
+Starts are repeated with a full cache, each in a new process. Memory is the process's peak resident
 set, of which decoded images are pages of a file that the system may drop at any time.
 """
 
@@ -19,39 +19,39 @@ from measure import peak_memory
 
 SETTINGS = {
     "digit-five": ("mnist", 32),
-    "pacs": ("art_painting", 256),  # of which the network sees 224
+    "pacs": ("art_painting", 256),  # cropped to 224
 }
 
 
 def start(benchmark: str, path: str, cache: str) -> None:
-    """What `fedwca run` does before the first step of training."""
+    """Do what `fedwca run` does before training."""
     from fedwca.experiments.config import resolve
     from fedwca.experiments.runner import load_data
-    from fedwca.experiments.source import blank_model
+    from fedwca.experiments.source import initialize_model
 
     source, size = SETTINGS[benchmark]
     data = {"benchmark": benchmark, "path": path, "source": source, "image_size": size}
     experiment = resolve({"data": data})
     loaded = load_data(experiment, Path(cache))
     clients = loaded.clients(source, experiment.data.partition, 0)
-    blank_model(experiment, loaded)
+    initialize_model(experiment, loaded)
     images = sum(len(domain) for domain in loaded.domains.values())
     print(f"{images:,} images, {len(clients)} clients, peak memory {peak_memory():,.0f} MiB")
 
 
 def measure(benchmark: str, path: Path) -> None:
-    """A first start with an empty cache, and two more."""
+    """Time a start with an empty cache, and two more."""
     with tempfile.TemporaryDirectory() as cache:
         for name in ("first", "second", "third"):
-            began = time.perf_counter()
+            started = time.perf_counter()
             command = [sys.executable, __file__, "--start", benchmark, str(path), cache]
-            said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            seconds = time.perf_counter() - began
-            print(f"{benchmark:11} {name:7} {seconds:6.1f} s  {said.strip()}", flush=True)
+            output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            seconds = time.perf_counter() - started
+            print(f"{benchmark:11} {name:7} {seconds:6.1f} s  {output.strip()}", flush=True)
 
 
-def made_up_digits(folder: Path) -> None:
-    """The public .mat files in their full sizes, with blurry noise that compresses as photos do."""
+def write_digits(folder: Path) -> None:
+    """Write .mat files of the public sizes, with blurry noise that compresses like photos."""
     from scipy.io import savemat
 
     rng = np.random.default_rng(0)
@@ -107,16 +107,16 @@ def main() -> None:
         start(*sys.argv[2:5])
         return
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--digit-five", type=Path, help="its folder; none: files made up")
-    parser.add_argument("--pacs", type=Path, help="its folder; none: left out")
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as made_up:
-        if given.digit_five is None:
-            print("making up the .mat files of Digit-Five …", flush=True)
-            made_up_digits(Path(made_up))
-        measure("digit-five", given.digit_five or Path(made_up))
-    if given.pacs:
-        measure("pacs", given.pacs)
+    parser.add_argument("--digit-five", type=Path, help="its folder; default: generated files")
+    parser.add_argument("--pacs", type=Path, help="its folder; default: skipped")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as generated:
+        if options.digit_five is None:
+            print("generating the .mat files of Digit-Five …", flush=True)
+            write_digits(Path(generated))
+        measure("digit-five", options.digit_five or Path(generated))
+    if options.pacs:
+        measure("pacs", options.pacs)
 
 
 if __name__ == "__main__":

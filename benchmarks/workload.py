@@ -1,4 +1,4 @@
-"""What the benchmarks work on: digits of four domains, in any number, dealt out to any clients."""
+"""Images, clients and models for the benchmarks: digits of four domains, in any number."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -13,11 +13,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedwca.core.losses import information_maximization
 from fedwca.data.augment import DIGITS
+from fedwca.data.benchmarks.mini_digits import CLASSES, DOMAINS, make_mini_digits
 from fedwca.data.images import ClientData, LabeledImages, UnlabeledImages
-from fedwca.data.mini_digits import CLASSES, DOMAINS, make_mini_digits
 from fedwca.engines.base import Job
-from fedwca.engines.simulator import Simulator
-from fedwca.experiments.config import SourceConfig
+from fedwca.engines.simulator.simulator import Simulator
+from fedwca.experiments.experiment import SourceConfig
 from fedwca.experiments.source import train_source
 from fedwca.methods.base import Client, Method, Record
 from fedwca.methods.training import Training
@@ -30,7 +30,7 @@ TRAINING = Training(rounds=100, epochs=1)
 
 
 class World:
-    """Images in a folder, so that processes share them, and a network that has seen the source."""
+    """Images in a folder, so that processes share them, and a trained source model."""
 
     def __init__(self, folder: Path, backbone: str = "lenet", side: int = 32) -> None:
         self.folder, self.backbone, self.side = folder, backbone, side
@@ -43,7 +43,7 @@ class World:
         self._labels = {d: np.load(folder / f"{d}-labels.npy") for d in DOMAINS}
 
     def images(self, domain: str, count: int, seed: int) -> LabeledImages:
-        """So many images of a domain, drawn with replacement."""
+        """Draw images of a domain with replacement."""
         rows = np.random.default_rng(seed).integers(0, len(self._labels[domain]), count)
         return LabeledImages(
             UnlabeledImages(self._pixels[domain], rows, DIGITS), self._labels[domain][rows]
@@ -52,18 +52,18 @@ class World:
     def clients(
         self, sizes: Sequence[int], tests: Sequence[int] | None = None, domains: int = 4
     ) -> list[ClientData]:
-        """A client for each size; neighbours share a domain, of which there may be any number."""
+        """Return a client for each size; neighbours share one of any number of domains."""
         clients = []
         for number, size in enumerate(sizes):
             domain = number * domains // len(sizes)
-            look = TARGETS[domain % len(TARGETS)]
-            test = self.images(look, tests[number] if tests else 16, 100_000 + number)
-            train = self.images(look, size, number).images
+            target = TARGETS[domain % len(TARGETS)]
+            test = self.images(target, tests[number] if tests else 16, 100_000 + number)
+            train = self.images(target, size, number).images
             clients.append(ClientData(f"{domain}/{number}", str(domain), train, None, test))
         return clients
 
     def apart(self, clients: list[ClientData]) -> list[ClientData]:
-        """The same clients with every image in a place of its own, so that memory shows it."""
+        """Return the clients with a copy of every image, so that it counts in memory."""
         total = sum(len(client.train) for client in clients)
         path, shape = self.folder / f"apart-{total}.npy", (total, self.side, self.side, 3)
         pixels = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
@@ -79,7 +79,7 @@ class World:
         ]
 
     def model(self) -> DomainModel:
-        """The source model: a few epochs, enough to tell digits apart."""
+        """Return a source model that is trained for a few epochs."""
         path = self.folder / f"{self.backbone}-{self.side}.pt"
         torch.manual_seed(0)
         model = build_model(self.backbone, len(CLASSES), image_size=self.side, bottleneck=256)
@@ -96,41 +96,41 @@ class World:
 
 
 def flops(model: DomainModel, images: UnlabeledImages) -> tuple[float, float]:
-    """Of one image: to look at it, and to train on it (which needs no gradient of the pixels)."""
+    """Return the FLOP for one image: of a forward pass, and of a training step."""
     x = images.batch(torch.arange(16))
     model.eval()
-    with FlopCounterMode(display=False) as look, torch.no_grad():
+    with FlopCounterMode(display=False) as forward, torch.no_grad():
         model(x)
     model.train()
     with FlopCounterMode(display=False) as train:
         information_maximization(model(x)[1]).backward()
     model.zero_grad()
     model.eval()
-    return look.get_total_flops() / 16, train.get_total_flops() / 16
+    return forward.get_total_flops() / 16, train.get_total_flops() / 16
 
 
 @contextmanager
 def simulator(
     model: DomainModel, method: Method, clients: list[ClientData], workers: int
 ) -> Iterator[Simulator]:
-    """An engine whose workers are up."""
+    """Yield an engine whose workers have started."""
     with tempfile.TemporaryDirectory() as scratch:
         engine = Simulator(model, method, clients, 0, Path(scratch) / "scratch", workers)
         try:
-            engine.exchange(0, {c: Job(None, None, Record()) for c in engine.clients()})
+            engine.exchange(0, Record(), ((c, Job(None, None, Record())) for c in engine.clients()))
             yield engine
         finally:
             engine.close()
 
 
 def one_round(engine: Simulator, method: Method, state: Record, number: int) -> Record:
-    """What a round is beside evaluation: messages, adaptation, aggregation."""
-    jobs = {c: Job(method.send(state, c), None, Record()) for c in engine.clients()}
-    answers = engine.exchange(number, jobs).answers
-    replies: dict[Client, Record] = {c: a.adapted.reply for c, a in answers.items() if a.adapted}
+    """Run a round without evaluation: messages, adaptation, aggregation."""
+    jobs = ((c, Job(method.send(state, c), None, Record())) for c in engine.clients())
+    results = engine.exchange(number, state, jobs).results
+    replies: dict[Client, Record] = {c: r.adapted.reply for c, r in results.items() if r.adapted}
     return method.aggregate(state, replies)
 
 
 def with_epochs(epochs: int, **settings: Any) -> Training:
-    """Digit-Five's settings."""
+    """Return the settings of Digit-Five with a number of epochs."""
     return replace(TRAINING, epochs=epochs, **settings)

@@ -1,12 +1,13 @@
-"""A deployment that is mistreated: a site dies in the middle of a round, the server too.
+"""Kill a site and the server in the middle of a run, and resume it.
 
-Four sites and a server, real processes on this machine, over TLS with keys; some minutes long.
-A site's SuperNode is killed in round 2 and returns; the SuperLink is killed in round 4, and the run
-is resumed. At the end every site must have its model.
+Four sites and a server run on this machine, over TLS with keys; it takes some minutes. The
+SuperNode of a site is killed in round 2 and reconnects. The SuperLink is killed in round 4, and the
+run is resumed. At the end every site must have its model.
 
     python examples/faults.py [FOLDER]
 """
 
+import os
 import shutil
 import signal
 import subprocess
@@ -19,8 +20,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from fedwca.data import Request, load_benchmark
-from fedwca.deploy.processes import free_port
+from fedwca.data import DataRequest, load_benchmark
+from fedwca.deploy.processes import find_free_port
 
 FEDWCA = str(Path(sys.executable).with_name("fedwca"))
 SITES = ["bay", "hill", "mill", "port"]
@@ -42,8 +43,8 @@ return_seconds = 120
 
 
 def write_images(folder: Path) -> None:
-    """Give every site the images of a domain of its own, and some labeled ones to score on."""
-    benchmark = load_benchmark("mini-digits", Request(None, folder / "cache"))
+    """Give every site the images of one domain, and labeled test images."""
+    benchmark = load_benchmark("mini-digits", DataRequest(None, folder / "cache"))
     targets = [name for name in benchmark.domains if name != "handwriting"]
     for site, name in zip(SITES, targets, strict=True):
         domain = benchmark.domains[name]
@@ -54,83 +55,87 @@ def write_images(folder: Path) -> None:
             Image.fromarray(np.asarray(domain.images[row])).save(place / f"{row:04d}.png")
 
 
-def deploy(folder: Path, *words: str) -> list[str]:
+def deploy_command(folder: Path, *words: str) -> list[str]:
     return [FEDWCA, "deploy", *words, "--folder", str(folder / "deployment")]
 
 
-def child_of(process: "subprocess.Popen[bytes]") -> int:
-    """The Flower process that a `fedwca deploy` command keeps up."""
+def kill_child(process: "subprocess.Popen[bytes]") -> None:
+    """Kill the Flower process that a `fedwca deploy` command has started."""
     found = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True)
-    return int(found.stdout.split()[0])
+    os.kill(int(found.stdout.split()[0]), signal.SIGKILL)
 
 
-def wait_for(what: str, holds: Callable[[], bool], seconds: float = 400) -> None:
-    until = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > until:
-            raise SystemExit(f"waited {seconds:.0f} s in vain: {what}")
+def wait_for(event: str, happened: Callable[[], bool], seconds: float = 400) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{event} did not happen in {seconds:.0f} s")
         time.sleep(0.3)
 
 
-def say(text: str) -> None:
+def announce(text: str) -> None:
     print(f"\n*** {text}", flush=True)
 
 
-def mistreat(folder: Path, started: dict[str, "subprocess.Popen[bytes]"]) -> Path:
-    """The run, with its two blows; its folder."""
+def run_with_kills(folder: Path, started: dict[str, "subprocess.Popen[bytes]"]) -> Path:
+    """Run the experiment, kill a site and the server, resume; return the run's folder."""
     config = folder / "run.toml"
     config.write_text(CONFIG)
-    run = subprocess.Popen(deploy(folder, "run", str(config), "--cache", str(folder / "cache")))
+    run = subprocess.Popen(
+        deploy_command(folder, "run", str(config), "--cache", str(folder / "cache"))
+    )
     runs = folder / "deployment" / "server" / "runs"
 
     def log() -> str:
         if run.poll() is not None:
-            raise SystemExit(f"`fedwca deploy run` has ended with exit code {run.returncode}")
+            raise SystemExit(f"`fedwca deploy run` ended with exit code {run.returncode}")
         return "".join(path.read_text() for path in runs.glob("*/log.txt"))
 
     wait_for("round 1", lambda: "1 round done" in log())
-    time.sleep(3)  # into the next round's work
-    say("kill -9 the SuperNode of mill, in the middle of a round")
-    subprocess.run(["kill", "-9", str(child_of(started["mill"]))], check=True)
+    time.sleep(3)  # until the next round is under way
+    announce("killing the SuperNode of mill in the middle of a round")
+    kill_child(started["mill"])
     wait_for("the loss of mill", lambda: "mill is lost" in log())
     wait_for("the return of mill", lambda: "mill is back" in log())
     wait_for("round 3", lambda: "3 rounds done" in log())
     time.sleep(3)
-    say("kill -9 the SuperLink")
-    subprocess.run(["kill", "-9", str(child_of(started["server"]))], check=True)
+    announce("killing the SuperLink")
+    kill_child(started["server"])
     code = run.wait(timeout=120)
-    say(f"`fedwca deploy run` has ended with exit code {code}; now --resume")
+    announce(f"`fedwca deploy run` ended with exit code {code}; resuming")
     output = folder / "server.out"
-    wait_for("the server's return", lambda: output.read_text().count("the server is up") >= 2)
-    subprocess.run(deploy(folder, "run", "--resume", "--cache", str(folder / "cache")), check=True)
+    wait_for("the restart", lambda: output.read_text().count("server listening") >= 2)
+    subprocess.run(
+        deploy_command(folder, "run", "--resume", "--cache", str(folder / "cache")), check=True
+    )
     return next(runs.iterdir())
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # runs the cleanup below
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp(prefix="faults-"))
     folder.mkdir(parents=True, exist_ok=True)
     write_images(folder)
-    where = ["--address", "127.0.0.1", "--listen", "127.0.0.1", "--port", str(free_port())]
-    named = [word for site in SITES for word in ("--site", site)]
-    subprocess.run(deploy(folder, "init", *where, *named), check=True)
+    where = ["--address", "127.0.0.1", "--listen", "127.0.0.1", "--port", str(find_free_port())]
+    names = [word for site in SITES for word in ("--site", site)]
+    subprocess.run(deploy_command(folder, "init", *where, *names), check=True)
     started: dict[str, subprocess.Popen[bytes]] = {}
     try:
         with (folder / "server.out").open("wb") as out:
-            started["server"] = subprocess.Popen(deploy(folder, "server"), stdout=out)
+            started["server"] = subprocess.Popen(deploy_command(folder, "server"), stdout=out)
         for site in SITES:
             data = ["--data", str(folder / "images" / site), "--test", str(folder / "test" / site)]
-            command = deploy(folder, "client", "--site", site, *data)
+            command = deploy_command(folder, "client", "--site", site, *data)
             with (folder / f"{site}.out").open("wb") as out:
                 started[site] = subprocess.Popen(command, stdout=out)
-        run = mistreat(folder, started)
-        subprocess.run(deploy(folder, "status"), check=True)
+        run = run_with_kills(folder, started)
+        subprocess.run(deploy_command(folder, "status"), check=True)
     finally:
         for process in started.values():
             process.terminate()
         for process in started.values():
             process.wait(timeout=60)
-    say(f"what {run.name}/log.txt says")
+    announce(f"{run.name}/log.txt")
     print((run / "log.txt").read_text())
     for site in SITES:
         model = folder / "deployment" / "sites" / site / "runs" / run.name / "model.safetensors"
@@ -138,8 +143,8 @@ def main() -> None:
             raise SystemExit(f"{site} has no model")
         print(f"{site}: {model} ({model.stat().st_size:,} bytes)")
     if not (run / "result.json").exists():
-        raise SystemExit("the run has not come to its end")
-    say("every site is served")
+        raise SystemExit("the run is not finished")
+    announce("every site has its model")
     if len(sys.argv) < 2:
         shutil.rmtree(folder)
 

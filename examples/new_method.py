@@ -1,6 +1,6 @@
-"""FedPersonal: every client starts between the global model and its own last one.
+"""FedPersonal: every client starts from a mix of the global model and its own last one.
 
-A made-up method, to show what a new one takes: this file, and one line in the registry
+An invented method that shows what a new one needs: this file and one line in the registry
 (`fedwca/methods/__init__.py`). See docs/add-a-method.md.
 """
 
@@ -10,24 +10,21 @@ import torch
 
 from fedwca.core.params import State, mix
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import Adapted, Record
+from fedwca.methods.base import Adaptation, Record
+from fedwca.methods.bounds import Share
 from fedwca.methods.fedavg import FedAvg
 from fedwca.models import DomainModel
 
 
 @dataclass(frozen=True)
 class FedPersonal(FedAvg):
-    """FedAvg whose clients keep something of their own.
+    """FedAvg whose clients keep a share of their own model.
 
     Attributes:
-        own_share: weight of a client's own last model where it starts; 0 is FedAvg.
+        own_share: weight of a client's own last model in the one that it starts from; 0 is FedAvg.
     """
 
-    own_share: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.own_share <= 1:
-            raise ValueError("method.own_share must lie between 0 and 1")
+    own_share: Share = 0.5
 
     def adapt(
         self,
@@ -36,12 +33,13 @@ class FedPersonal(FedAvg):
         message: Record,
         memory: Record,
         rng: torch.Generator,
-    ) -> Adapted:
+    ) -> Adaptation:
         start = self.personal(message.models["global"], memory)
-        personal = Record({"global": start}, message.values)
-        adapted = super().adapt(model, images, personal, memory, rng)
-        kept = {**adapted.memory.models, "own": adapted.reply.models["local"]}
-        return adapted._replace(memory=Record(kept))
+        adapted = super().adapt(
+            model, images, Record({"global": start}, message.values), memory, rng
+        )
+        own = adapted.reply.models["local"]
+        return adapted._replace(memory=Record({**adapted.memory.models, "own": own}))
 
     def personal(self, offered: State, memory: Record) -> State:
         own = memory.models.get("own")

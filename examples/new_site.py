@@ -1,13 +1,12 @@
-"""How good is the model of a site that was never in the run?
+"""Measure the model of a site that did not take part in the run.
 
-Images of mini-digits become folders, as anybody's own images would: three sites for each target
-domain take part in a FedWCA run, a fourth one stays out. After the run each of those left out gets
-its model as `fedwca adapt-client` makes it, from its unlabeled images alone. The table has the
-accuracy on its test images of
+Mini-digits is written to folders: three sites of each target domain take part in a FedWCA run, a
+fourth one does not. After the run each of these new sites gets a model as from `fedwca
+adapt-client`, from its unlabeled images alone. The table shows the accuracy on its test images of
 
-- source: the model that everybody starts from;
-- its domain: the cluster model of the sites of its own domain, which nobody would know in earnest;
-- its cluster: the cluster model that it was given, by its first layer;
+- source: the source model;
+- its domain: the cluster model of the sites of its own domain, which is unknown in practice;
+- its cluster: the cluster model that it was assigned, by its first layer;
 - f_init: the blend of all cluster models by its own α and β;
 - delivered: f_init, adapted to its images.
 
@@ -23,7 +22,7 @@ from statistics import fmean
 import numpy as np
 from PIL import Image
 
-from fedwca.data.mini_digits import DOMAINS, make_domain
+from fedwca.data.benchmarks.mini_digits import DOMAINS, make_domain
 from fedwca.data.site_images import SitePaths
 from fedwca.experiments.config import resolve
 from fedwca.experiments.export import export_run
@@ -33,12 +32,12 @@ from fedwca.experiments.runner import run_experiment
 from fedwca.report.runs import read_run
 
 SOURCE, *TARGETS = DOMAINS
-SITES, IMAGES = 3, 110  # for each domain; the site that stays out has as many, and the rest to test
+SITES, IMAGES = 3, 110  # of each domain; the new site has as many, and all others to test
 COLUMNS = ("source", "its domain", "its cluster", "f_init", "delivered")
 
 
 def write(folder: Path, domain: str, seed: int, start: int, end: int, labeled: bool) -> None:
-    """Some images of a domain as files, in class folders or not."""
+    """Write images of a domain as files, in class folders if labeled."""
     images, labels = make_domain(domain, seed)
     order = np.random.default_rng(seed).permutation(len(labels))
     for row in order[start:end]:
@@ -64,10 +63,10 @@ def train(world: Path, seed: int, rounds: int, method: str) -> Path:
             "benchmark": "images",
             "path": world / "sites",
             "source_path": world / "source",
-            "image_size": 36,  # of which the network sees 31
+            "image_size": 36,  # cropped to 31
         },
         "model": {"backbone": "lenet"},
-        "source": {"lr": 0.01, "epochs": 60},  # as mini-digits has them
+        "source": {"lr": 0.01, "epochs": 60},  # the defaults of mini-digits
         "training": {"lr": 0.01, "ce_weight": 0.1, "rounds": rounds},
         "method": {"name": method},
         "run": {"seed": seed, "evaluate_every": rounds},
@@ -76,17 +75,17 @@ def train(world: Path, seed: int, rounds: int, method: str) -> Path:
 
 
 def domain_accuracy(world: Path, run: Path, domain: str) -> float:
-    """Of the model of the cluster that most sites of a domain are in."""
+    """Return the accuracy of the model of the cluster with most sites of a domain."""
     clusters = {c: k for c, k in read_run(run).clusters.items() if c.startswith(f"{domain}-")}
     (most, _), *_ = Counter(clusters.values()).most_common(1)
     member = next(client for client, cluster in clusters.items() if cluster == most)
     (file, _) = next(export_run(run, member, "safetensors", world / "models", world / "cache"))
-    said = Predictor(file).predict(find_images([str(world / "test" / domain)]))
-    return fmean(prediction.name == prediction.path.parent.name for prediction in said)
+    predictions = Predictor(file).predict(find_images([str(world / "test" / domain)]))
+    return fmean(prediction.class_name == prediction.path.parent.name for prediction in predictions)
 
 
-def trial(world: Path, seed: int, rounds: int, method: str) -> dict[str, list[float]]:
-    """For each domain's new site the accuracies, in the order of COLUMNS."""
+def run_trial(world: Path, seed: int, rounds: int, method: str) -> dict[str, list[float]]:
+    """Return the accuracies of each domain's new site, in the order of COLUMNS."""
     write_world(world, seed)
     run = train(world, seed, rounds, method)
     rows = {}
@@ -99,7 +98,7 @@ def trial(world: Path, seed: int, rounds: int, method: str) -> dict[str, list[fl
     return rows
 
 
-def show(name: str, values: list[float]) -> None:
+def print_row(name: str, values: list[float]) -> None:
     print(f"{name:16}" + "".join(f"{100 * value:13.1f}" for value in values), flush=True)
 
 
@@ -110,14 +109,14 @@ def main() -> None:
     parser.add_argument("--method", default="fedwca", help="fedwca or fedwca_plus")
     options = parser.parse_args()
     print(f"{'accuracy (%)':16}" + "".join(f"{column:>13}" for column in COLUMNS))
-    everything = []
+    all_rows: list[list[float]] = []
     for seed in options.seed or [0]:
         with tempfile.TemporaryDirectory() as world:
-            rows = trial(Path(world), seed, options.rounds, options.method)
+            rows = run_trial(Path(world), seed, options.rounds, options.method)
         for domain, values in rows.items():
-            show(f"{domain}, seed {seed}", values)
-        everything += rows.values()
-    show("mean", [fmean(column) for column in zip(*everything, strict=True)])
+            print_row(f"{domain}, seed {seed}", values)
+        all_rows += rows.values()
+    print_row("mean", [fmean(column) for column in zip(*all_rows, strict=True)])
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""FedWCA step by step: two rounds made by hand, and compared with what a run did.
+"""FedWCA step by step: two rounds computed by hand and compared with a run.
 
-A script in cells (`# %%`): run it whole, or cell by cell in an editor that knows them, or turn it
-into a notebook with jupytext. docs/paper.md tells which equation is which function.
+The script is divided into cells (`# %%`): run all of it, or cell by cell in an editor that supports
+them, or convert it to a notebook with jupytext. docs/paper.md maps equations to functions.
 
     python examples/walkthrough.py
 """
 
 # %% [markdown]
 # # A run to compare with
-# Eight clients of four domains and two rounds: far too small to say anything of the method, and
-# set so that there is more than one cluster. On one thread, so that every bit will be the same.
+# Eight clients of four domains and two rounds: far too small to say anything about the method, with
+# settings that give more than one cluster. One thread makes every bit reproducible.
 
 # %%
 import torch
@@ -27,8 +27,8 @@ from fedwca.core.weights import (
     softmax_weights,
 )
 from fedwca.data import ClientData, default_cache
-from fedwca.engines.site import generator
-from fedwca.experiments.final_models import source_of, stored_experiment
+from fedwca.engines.client_runtime import seed_generator
+from fedwca.experiments.final_models import load_experiment, load_source_model
 from fedwca.experiments.runner import load_data
 from fedwca.experiments.store import RunFolder
 from fedwca.methods.inference import Outputs, evaluate
@@ -48,20 +48,20 @@ run = fedwca.run(
         "run.workers": 1,
     }
 )
-told = {(record["round"], record["client"]): record for record in run.records()}
+records = {(record["round"], record["client"]): record for record in run.records()}
 print(run)
 
 # %% [markdown]
-# # Who holds what
-# The server has the source model and its settings; clients have unlabeled images. `view` is what a
-# model with some weights says of a client's images: features [N, q] and logits [N, M].
+# # Server and clients
+# The server has the source model and its settings; clients have unlabeled images. `view` returns
+# the outputs of a model for a client's images: features [N, q] and logits [N, M].
 
 # %%
-experiment = stored_experiment(run.path)
+experiment = load_experiment(run.path)
 method, seed, data = experiment.method, experiment.run.seed, experiment.data
 benchmark = load_data(experiment, default_cache())
 clients = benchmark.clients(data.source, data.partition, seed)
-model = source_of(run.path)
+model = load_source_model(run.path)
 source = clone(model.feature_state())
 
 
@@ -72,7 +72,7 @@ def view(weights: State, client: ClientData) -> Outputs:
 
 for client in clients:
     confidence = view(source, client).probabilities.amax(dim=1).mean()
-    print(f"{client.name}: {len(client.train)} images, the source model is {confidence:.0%} sure")
+    print(f"{client.name}: {len(client.train)} images, source confidence {confidence:.0%}")
 
 # %% [markdown]
 # # Round 1: each client adapts the source model
@@ -84,7 +84,7 @@ for client in clients:
 def adapted_from_source(client: ClientData) -> State:
     outputs = view(source, client)
     labels = prototype_labels(outputs.features, outputs.probabilities).labels
-    rng = generator(seed, 0, client.name)
+    rng = seed_generator(seed, 0, client.name)
     trained, _ = train(
         model, client.train, lambda: Targets.plain(labels), method.training, rng, round=0
     )
@@ -94,7 +94,7 @@ def adapted_from_source(client: ClientData) -> State:
 local = {client.name: adapted_from_source(client) for client in clients}
 
 # %% [markdown]
-# # Clusters, once and for all
+# # Clusters, found once
 # FINCH links every client with its nearest neighbour by the weights of the first layer, and takes
 # the connected parts. A cluster's model is the mean of its clients'.
 
@@ -119,7 +119,7 @@ C = len(cluster_models)
 
 # %% [markdown]
 # # Soft clusters
-# Before anybody has told α and β there is nothing to mix by, so S is the identity, and the soft
+# S follows from the clients' α and β. Before the first ones arrive it is the identity, and the soft
 # cluster models f̃_c are the cluster models.
 
 # %%
@@ -143,13 +143,13 @@ def find_alpha(client: ClientData) -> torch.Tensor:
 
 alpha = find_alpha(someone)
 print(f"α of {someone.name}:", [round(share, 3) for share in alpha.tolist()])
-assert alpha.tolist() == told[2, someone.name]["alpha"]
+assert alpha.tolist() == records[2, someone.name]["alpha"]
 
 # %% [markdown]
 # # β, the own cluster's model or the mean of others
-# Soft neighbourhood density tells, without labels, how tightly predictions hang together. The
-# softmax of both densities gives β_k, and f_init = β_0·f_own + β_1·f̄_k. What that makes of every
-# cluster model is v_k.
+# Soft neighbourhood density measures, without labels, how densely predictions cluster. The
+# softmax of both densities gives β_k, and f_init = β_0·f_own + β_1·f̄_k. The resulting weight
+# of every cluster model is v_k.
 
 
 # %%
@@ -165,14 +165,14 @@ beta = find_beta(someone, mix(soft_models, alpha))
 v = cluster_weights(alpha, beta, clusters[someone.name], S)
 print(f"β of {someone.name}:", [round(share, 3) for share in beta.tolist()])
 print(f"v of {someone.name}:", [round(share, 3) for share in v.tolist()])
-assert beta.tolist() == told[2, someone.name]["beta"]
+assert beta.tolist() == records[2, someone.name]["beta"]
 assert v.tolist() == run.weights[2][someone.name]
 
 # %% [markdown]
 # # Pseudo-labels of two models
 # f_init and the own cluster's model each label the images. Where they differ, distances to the
 # prototypes decide, and the image is mixed with a matched one of the same label. How often labels
-# are right only the true ones can tell, which no client has.
+# are right can only be computed with the true ones, which no client has.
 
 
 # %%
@@ -194,12 +194,12 @@ truth = torch.tensor(benchmark.domains[someone.domain].labels[someone.train.inde
 right = labels == truth
 for kind, which in {"matched": matched, "mismatched": ~matched}.items():
     print(f"{kind} labels of {someone.name}: {int(which.sum())}, {int(right[which].sum())} right")
-assert float(matched.double().mean()) == told[2, someone.name]["matched"]
+assert float(matched.double().mean()) == records[2, someone.name]["matched"]
 
 # %% [markdown]
 # # The whole second round, by hand
 # Every client finds α and β, blends its start, labels and trains; the server takes the means, and
-# from everybody's α and β the benefit A of clusters for one another, B, and the next S.
+# from all α and β the benefit A of clusters for one another, B, and the next S.
 
 # %%
 alphas, betas, local = [], [], {}
@@ -210,13 +210,13 @@ for client in clients:
     own_model = cluster_models[clusters[client.name]]
     own = view(own_model, client)
     init = view(mix([own_model, merged], beta), client)  # which leaves f_init in the model
-    rng = generator(seed, 1, client.name)
+    rng = seed_generator(seed, 1, client.name)
 
     def label(init: Outputs = init, own: Outputs = own, rng: torch.Generator = rng) -> Targets:
         return find_targets(init, own, rng)
 
     local[client.name], losses = train(model, client.train, label, method.training, rng, round=1)
-    assert losses["loss_ce"] == told[2, client.name]["loss_ce"]
+    assert losses["loss_ce"] == records[2, client.name]["loss_ce"]
     alphas.append(alpha)
     betas.append(beta)
 
@@ -226,8 +226,8 @@ S = soft_mixture(A, B)
 print("S:", [[round(share, 2) for share in row] for row in S.tolist()])
 
 # %% [markdown]
-# # The same as the run's
-# The checkpoint after round 2 holds the run's cluster models and its S: ours are the same bits.
+# # Compare with the run
+# The checkpoint after round 2 holds the run's cluster models and its S: both are equal to the bit.
 
 # %%
 checkpoint = RunFolder(run.path).load_checkpoint(1)

@@ -1,4 +1,4 @@
-"""Print the tables of docs/results.md from the runs that are kept here.
+"""Print the tables of docs/results.md from the runs in this folder.
 
 python results/tables.py results/digit-five results/pacs results/office-31
 """
@@ -9,9 +9,10 @@ from pathlib import Path
 from statistics import fmean
 
 from fedwca.report.clusters import purity
-from fedwca.report.paper import SOURCES, printed
+from fedwca.report.documents import to_markdown
 from fedwca.report.runs import RunView, find_runs
-from fedwca.report.tables import Grid, as_markdown, spread
+from fedwca.report.tables import Table, spread
+from fedwca.reproduce.paper import SOURCES, paper_rows
 
 METHODS = ("source_only", "local", "fedavg", "fedwca")
 
@@ -19,16 +20,16 @@ Rows = dict[str, dict[str, list[RunView]]]  # method → source → its seeds
 
 
 def by_method_and_source(runs: Iterable[RunView]) -> Rows:
-    """`fedwca (recalibrate)` counts as a method of its own."""
+    """Group the runs; `fedwca (recalibrate)` is a method of its own."""
     rows: Rows = {}
     for run in sorted(runs, key=lambda r: (" " in r.method, METHODS.index(r.method.split()[0]))):
         rows.setdefault(run.method, {}).setdefault(run.settings["data"]["source"], []).append(run)
     return rows
 
 
-def by_source(benchmark: str, rows: Rows) -> Grid:
-    """Mean accuracy of all clients, a column for each source, the paper's row below ours."""
-    theirs = printed("main", benchmark)
+def by_source(benchmark: str, rows: Rows) -> Table:
+    """Return the mean accuracy of all clients by source, with the paper's rows last."""
+    paper = paper_rows("main", benchmark)
     found = {source for sources in rows.values() for source in sources}
     order = SOURCES.get(benchmark, tuple(sorted(found)))
     sources = [s for s in order if s in found]
@@ -38,14 +39,14 @@ def by_source(benchmark: str, rows: Rows) -> Grid:
         complete = all(source in runs for source in sources)
         means = [fmean(r.accuracy or 0 for r in runs[s]) for s in sources] if complete else []
         lines.append([method, *cells, f"{100 * fmean(means):.1f}" if means else "–"])
-    for method in METHODS if theirs else ():
-        values = [theirs[method].means[order.index(source)] for source in sources]
+    for method in METHODS if paper else ():
+        values = [paper[method].means[order.index(source)] for source in sources]
         lines.append([f"paper: {method}", *(f"{v:.1f}" for v in values), f"{fmean(values):.1f}"])
-    return Grid(f"{benchmark}: mean accuracy (%) by source", ["method", *sources, "mean"], lines)
+    return Table(f"{benchmark}: mean accuracy (%) by source", ["method", *sources, "mean"], lines)
 
 
-def by_target(benchmark: str, rows: Rows) -> Grid:
-    """Accuracy of each target domain, for each source."""
+def by_target(benchmark: str, rows: Rows) -> Table:
+    """Return the accuracy of each target domain, for each source."""
     pairs = {
         (source, target): None
         for sources in rows.values()
@@ -59,11 +60,11 @@ def by_target(benchmark: str, rows: Rows) -> Grid:
             for sources in rows.values()
         ]
         lines.append([f"{source} → {target}", *cells])
-    return Grid(f"{benchmark}: accuracy (%) by target", ["source → target", *rows], lines)
+    return Table(f"{benchmark}: accuracy (%) by target", ["source → target", *rows], lines)
 
 
-def weights(benchmark: str, rows: Rows) -> Grid:
-    """Where FedWCA's weights lead in the last round: means over the clients of a target domain."""
+def weights(benchmark: str, rows: Rows) -> Table:
+    """Return FedWCA's weights in the last round: means over the clients of a target domain."""
     lines = []
     for method, sources in rows.items():
         if not method.startswith("fedwca"):
@@ -72,16 +73,18 @@ def weights(benchmark: str, rows: Rows) -> Grid:
             for target in runs[0].last["accuracy"]["domains"]:
                 own, beta, matched, init = (
                     fmean(values)
-                    for values in zip(*(v for r in runs for v in trust(r, target)), strict=True)
+                    for values in zip(
+                        *(v for r in runs for v in client_weights(r, target)), strict=True
+                    )
                 )
                 cells = [f"{own:.2f}", f"{beta:.2f}", f"{matched:.2f}", f"{init:.2f}"]
                 lines.append([method, f"{source} → {target}", *cells])
     header = ["method", "source → target", "v on own domain", "β₁", "matched", "init won"]
-    return Grid(f"{benchmark}: weights and labels in the last round", header, lines)
+    return Table(f"{benchmark}: weights and labels in the last round", header, lines)
 
 
-def trust(run: RunView, target: str) -> list[tuple[float, float, float, float]]:
-    """For each client: weight on clusters led by its own domain, β, shares of labels."""
+def client_weights(run: RunView, target: str) -> list[tuple[float, float, float, float]]:
+    """Return for each client: weight on clusters of its own domain, β₁, shares of labels."""
     last = run.last
     cluster = {c: int(last["server"][f"cluster_of/{c}"]) for c in last["clients"]}
     domain = {c: score["domain"] for c, score in last["clients"].items()}
@@ -97,8 +100,8 @@ def trust(run: RunView, target: str) -> list[tuple[float, float, float, float]]:
     return found
 
 
-def clusters(rows: Rows) -> Grid:
-    """How well the clusters follow the domains."""
+def clusters(rows: Rows) -> Table:
+    """Return how well the clusters agree with the domains."""
     lines = []
     for method, sources in rows.items():
         for source, runs in sources.items() if method.startswith("fedwca") else ():
@@ -111,7 +114,7 @@ def clusters(rows: Rows) -> Grid:
                     [f"{method}, {source}, seed {run.seed}", " ".join(map(str, sizes)),
                      f"{purity(found, truth):.2f}"]
                 )  # fmt: skip
-    return Grid("clusters", ["run", "sizes", "purity"], lines)
+    return Table("clusters", ["run", "sizes", "purity"], lines)
 
 
 def main() -> None:
@@ -121,13 +124,13 @@ def main() -> None:
             sys.exit("\n".join(problems))
         rows = by_method_and_source(runs)
         name = runs[0].settings["data"]["benchmark"]
-        for grid in (
+        for table in (
             by_source(name, rows),
             by_target(name, rows),
             weights(name, rows),
             clusters(rows),
         ):
-            print(f"\n### {grid.title}\n\n{as_markdown(grid)}")
+            print(f"\n### {table.title}\n\n{to_markdown(table)}")
 
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from fedwca.data.augment import DIGITS
-from fedwca.data.domains import Benchmark, Domain
 from fedwca.data.images import ClientData, UnlabeledImages
 from fedwca.data.partition import Partition
-from fedwca.experiments.config import SourceConfig
+from fedwca.data.types import Benchmark, Domain
+from fedwca.experiments.experiment import SourceConfig
 from fedwca.experiments.source import train_source
 from fedwca.models import DomainModel, build_model
 

@@ -1,4 +1,4 @@
-"""The Python API, against the files that a run leaves."""
+"""The Python API, compared with the files of a run."""
 
 import importlib
 import json
@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import fedwca
+from fedwca._support.files import add_checksum, verify_checksum, write_lines
 from fedwca.experiments.config import resolve
 from fedwca.experiments.runner import load_data
-from fedwca.files import seal, unseal, write_lines
 
 
 def settings(npz_folder: Path) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def settings(npz_folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> dict[str, Path]:
+def folders(tmp_path: Path) -> dict[str, Path]:
     return {"runs": tmp_path / "runs", "cache": tmp_path / "cache"}
 
 
@@ -42,11 +42,11 @@ def toml_of(sections: dict[str, Any]) -> str:
     )
 
 
-def test_a_run_tells_what_its_files_tell(npz_folder: Path, places: dict[str, Path]) -> None:
-    run = fedwca.run(settings(npz_folder), **places)
+def test_a_run_has_what_its_files_hold(npz_folder: Path, folders: dict[str, Path]) -> None:
+    run = fedwca.run(settings(npz_folder), **folders)
     result = json.loads((run.path / "result.json").read_text())
     assert run.done
-    assert run.path.parent == places["runs"]
+    assert run.path.parent == folders["runs"]
     assert run.name == run.path.name
     assert run.settings == json.loads((run.path / "config.json").read_text())["settings"]
     assert run.accuracy == result["accuracy"]["mean"]
@@ -62,8 +62,10 @@ def test_a_run_tells_what_its_files_tell(npz_folder: Path, places: dict[str, Pat
     assert str(run) == f"<Run {run.name}: 3 rounds, done, accuracy {100 * run.accuracy:.1f} %>"
 
 
-def test_records_are_flat_and_alike(npz_folder: Path, places: dict[str, Path]) -> None:
-    run = fedwca.run(settings(npz_folder), **places)
+def test_records_are_flat_and_have_the_same_keys(
+    npz_folder: Path, folders: dict[str, Path]
+) -> None:
+    run = fedwca.run(settings(npz_folder), **folders)
     lines = [json.loads(t) for t in (run.path / "results.jsonl").read_text().splitlines()]
     records = run.records()
     assert [(r["round"], r["client"]) for r in records] == [
@@ -82,10 +84,10 @@ def test_records_are_flat_and_alike(npz_folder: Path, places: dict[str, Path]) -
     assert records[0]["alpha"] is records[0]["cluster"] is records[0]["loss_ce"] is None
 
 
-def test_what_a_client_calls_its_numbers_hides_none_of_ours(
-    npz_folder: Path, places: dict[str, Path]
+def test_names_of_logged_numbers_never_replace_other_keys(
+    npz_folder: Path, folders: dict[str, Path]
 ) -> None:
-    run = fedwca.run(settings(npz_folder), **places)
+    run = fedwca.run(settings(npz_folder), **folders)
     path, before = run.path / "results.jsonl", run.records()
     lines = [json.loads(text) for text in path.read_text().splitlines()]
     for line in lines:
@@ -96,18 +98,18 @@ def test_what_a_client_calls_its_numbers_hides_none_of_ours(
     assert fedwca.open_run(run.path).records() == before
 
 
-def test_records_make_a_data_frame(npz_folder: Path, places: dict[str, Path]) -> None:
+def test_records_make_a_data_frame(npz_folder: Path, folders: dict[str, Path]) -> None:
     pandas = pytest.importorskip("pandas")
-    run = fedwca.run(settings(npz_folder), **places)
+    run = fedwca.run(settings(npz_folder), **folders)
     frame = pandas.DataFrame(run.records())
     assert frame[frame["round"] == 3]["accuracy"].mean() == pytest.approx(run.accuracy)
 
 
-def test_a_model_predicts_what_the_run_counted(npz_folder: Path, places: dict[str, Path]) -> None:
-    given = settings(npz_folder)
-    run = fedwca.run(given, overrides={"training.batch_norm": "recalibrate"}, **places)
-    experiment = resolve(given)
-    clients = load_data(experiment, places["cache"]).clients("clean", experiment.data.partition, 0)
+def test_a_model_predicts_as_in_the_run(npz_folder: Path, folders: dict[str, Path]) -> None:
+    sections = settings(npz_folder)
+    run = fedwca.run(sections, overrides={"training.batch_norm": "recalibrate"}, **folders)
+    experiment = resolve(sections)
+    clients = load_data(experiment, folders["cache"]).clients("clean", experiment.data.partition, 0)
     scores = json.loads((run.path / "result.json").read_text())["clients"]
     for client in clients:
         assert client.test is not None
@@ -119,38 +121,38 @@ def test_a_model_predicts_what_the_run_counted(npz_folder: Path, places: dict[st
         assert int(correct) == scores[client.name]["correct"]
 
 
-def test_a_file_a_mapping_and_overrides_mean_the_same(
-    npz_folder: Path, places: dict[str, Path], tmp_path: Path
+def test_a_file_and_a_mapping_with_overrides_are_the_same(
+    npz_folder: Path, folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    given = settings(npz_folder)
-    given["training"]["rounds"] = 1
-    from_mapping = fedwca.run(given, **places)
+    sections = settings(npz_folder)
+    sections["training"]["rounds"] = 1
+    from_mapping = fedwca.run(sections, **folders)
     file = tmp_path / "run.toml"
     file.write_text(toml_of(settings(npz_folder)))
     stamp = (from_mapping.path / "results.jsonl").stat().st_mtime_ns
-    from_file = fedwca.run(str(file), overrides={"training.rounds": 1}, **places)
+    from_file = fedwca.run(str(file), overrides={"training.rounds": 1}, **folders)
     assert from_file.path == from_mapping.path
     assert (from_file.path / "results.jsonl").stat().st_mtime_ns == stamp  # nothing ran again
-    other = fedwca.run(file, overrides={"training.rounds": 1, "method.name": "fedavg"}, **places)
+    other = fedwca.run(file, overrides={"training.rounds": 1, "method.name": "fedavg"}, **folders)
     assert other.settings["method"]["name"] == "fedavg"
     assert other.clusters == {}
     assert other.weights == {}
 
 
-def test_a_run_that_was_stopped_or_has_no_labels(
-    npz_folder: Path, places: dict[str, Path], tmp_path: Path
+def test_an_unfinished_run_without_labels(
+    npz_folder: Path, folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    run = fedwca.run(settings(npz_folder), **places)
+    run = fedwca.run(settings(npz_folder), **folders)
     folder = Path(shutil.copytree(run.path, tmp_path / "copy"))
     (folder / "result.json").unlink()
     lines = (folder / "results.jsonl").read_text().splitlines(keepends=True)
-    hidden = unseal(json.loads(lines[2]))
+    hidden = verify_checksum(json.loads(lines[2]))
     assert hidden is not None
     hidden["accuracy"] = {"mean": None, "domains": {}}
     for score in hidden["clients"].values():
         score.update(accuracy=None, correct=0, total=0)
     (folder / "results.jsonl").write_text(
-        "".join(lines[:2]) + json.dumps(seal(hidden)) + '\n{"round":'
+        "".join(lines[:2]) + json.dumps(add_checksum(hidden)) + '\n{"round":'
     )
     stopped = fedwca.open_run(str(folder))
     assert not stopped.done
@@ -160,12 +162,12 @@ def test_a_run_that_was_stopped_or_has_no_labels(
     assert len(stopped.records()) == 3 * 4
 
 
-def test_freed_memory_is_kept_as_by_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = []
-    monkeypatch.setattr("fedwca.api.keep_freed_memory", lambda: kept.append(True))
+def test_freed_memory_is_kept_as_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr("fedwca.api.keep_freed_memory", lambda: calls.append(True))
     with pytest.raises(fedwca.UserError, match="nonsense"):
         fedwca.run({"nonsense": {}})
-    assert kept == [True]
+    assert calls == [True]
 
 
 def test_mistakes_are_user_errors(tmp_path: Path) -> None:
@@ -173,7 +175,7 @@ def test_mistakes_are_user_errors(tmp_path: Path) -> None:
         fedwca.open_run(tmp_path)
     with pytest.raises(fedwca.UserError, match="did you mean 'rounds'"):
         fedwca.run({"training": {"round": 1}}, runs=tmp_path)
-    with pytest.raises(fedwca.UserError, match=r"write it as section\.name"):
+    with pytest.raises(fedwca.UserError, match=r"write section\.name"):
         fedwca.run(overrides={"rounds": 1}, runs=tmp_path)
     with pytest.raises(fedwca.UserError, match="does not exist"):
         fedwca.run(tmp_path / "no.toml", runs=tmp_path)
@@ -206,15 +208,15 @@ if __name__ == "__main__":
 """
 
 
-def test_a_method_of_the_script_s_own_is_known_to_workers(npz_folder: Path, tmp_path: Path) -> None:
-    given = two_workers(npz_folder, "mine")
-    assert printed_by(OWN_METHOD % given, tmp_path) == ["begun", "mine"]
+def test_workers_know_a_method_of_the_script(npz_folder: Path, tmp_path: Path) -> None:
+    sections = two_workers(npz_folder, "mine")
+    assert printed_by(OWN_METHOD % sections, tmp_path) == ["begun", "mine"]
 
 
 def two_workers(npz_folder: Path, method: str) -> dict[str, Any]:
-    given = settings(npz_folder)
-    given["training"]["rounds"] = 1
-    return {**given, "run": {"workers": 2}, "method": {"name": method}}
+    sections = settings(npz_folder)
+    sections["training"]["rounds"] = 1
+    return {**sections, "run": {"workers": 2}, "method": {"name": method}}
 
 
 def printed_by(script: str, folder: Path) -> list[str]:
@@ -226,19 +228,20 @@ def printed_by(script: str, folder: Path) -> list[str]:
 
 
 def test_a_script_needs_no_guard_and_the_import_is_cheap(npz_folder: Path, tmp_path: Path) -> None:
-    given = two_workers(npz_folder, "fedwca")
-    assert printed_by(SCRIPT % given, tmp_path) == ["begun", resolve(given).name]
+    sections = two_workers(npz_folder, "fedwca")
+    assert printed_by(SCRIPT % sections, tmp_path) == ["begun", resolve(sections).name]
 
 
-def test_the_functions_that_the_guide_names_exist() -> None:
+def test_everything_in_the_guide_exists() -> None:
     guide = (Path(__file__).parents[1] / "docs" / "api.md").read_text()
     named = re.findall(r"`core\.(\w+)\.(\w+)", guide)
     assert len(named) >= 12
     for module, name in named:
         assert callable(getattr(importlib.import_module(f"fedwca.core.{module}"), name))
-    for name in re.findall(r"^\| (`.*?) \|", guide, re.MULTILINE):
-        for attribute in re.findall(r"`(\w+)", name):
-            assert hasattr(fedwca.Run, attribute)
+    section = guide.partition("## What a `Run` offers")[2].partition("\n## ")[0]
+    attributes = re.findall(r"`(\w+)", " ".join(re.findall(r"^\| (`.*?) \|", section, re.M)))
+    assert len(attributes) >= 12
+    assert all(hasattr(fedwca.Run, name) for name in attributes)
 
 
 def test_its_names_are_public() -> None:

@@ -1,44 +1,44 @@
-"""What an attack is: something bad that is done to the software, again and again."""
+"""What an attack is: a fault that is injected into the software, again and again."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Attack", "LostError", "NotTriedError", "held"]
+__all__ = ["Attack", "AttackFailedError", "AttackSkippedError", "check"]
 
 
-class LostError(AssertionError):
-    """The software did not hold: what was lost, in a sentence."""
+class AttackFailedError(AssertionError):
+    """The software did not withstand the attack; the message says what went wrong."""
 
 
-class NotTriedError(Exception):
-    """The attack cannot be made here: why, in a few words."""
+class AttackSkippedError(Exception):
+    """The attack cannot be made on this machine; the message says why."""
 
 
 class Attack(NamedTuple):
-    """One line of the table.
+    """One row of the table.
 
     Attributes:
-        name: what is done, as the table says it.
-        attempt: does it once, in an empty folder, with all randomness from the number; the folder's
-            parent is shared by all attempts, for what they compare with. Whatever it raises counts
-            as lost, but for `NotTriedError`. It may do it several times, or not at all, and return
-            how often.
+        name: what is done, as the table shows it.
+        attempt: attacks once, in an empty folder, with all randomness from the number. The
+            folder's parent is shared by all attempts, for reference results. Any exception but
+            `AttackSkippedError` counts as a failure. It may attack several times, or not at all,
+            and return how often.
         times: attempts in a full run.
-        short: attempts in the short form, which the tests run; 0: left out there.
-        quick: the attempt of the short form, where the other takes too long for it.
-        alone: nothing else may run beside it, because it measures memory or takes all cores.
+        short_times: attempts in the short form, which the tests run; 0: none.
+        short_attempt: the attempt of the short form, where the other takes too long for it.
+        alone: nothing else may run at the same time, because it measures memory or needs all cores.
     """
 
     name: str
     attempt: Callable[[Path, int], int | None]
     times: int
-    short: int = 1
-    quick: Callable[[Path, int], int | None] | None = None
+    short_times: int = 1
+    short_attempt: Callable[[Path, int], int | None] | None = None
     alone: bool = False
 
 
-def held(condition: bool, otherwise: str) -> None:
-    """Whether the software held; `otherwise` says what was lost."""
+def check(condition: bool, message: str) -> None:
+    """Raise AttackFailedError with the message unless the condition holds."""
     if not condition:
-        raise LostError(otherwise)
+        raise AttackFailedError(message)

@@ -1,4 +1,4 @@
-"""Attacks by SIGKILL, and by a second process on the same folder."""
+"""Kill runs with SIGKILL, and start several processes on one run folder."""
 
 import os
 import random
@@ -10,69 +10,80 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from attack import Attack, held
-from fedwca.experiments.store import KEPT
-from processes import check_nobody_left
-from tiny_run import check_resumed, command, kept, outcome, slowly, unbroken, untidy
+from fedwca.engines.base import CHECKPOINT_COUNT
+from torture.attack import Attack, check
+from torture.processes import check_processes_ended
+from torture.tiny_run import (
+    check_resumed,
+    checkpoint_rounds,
+    command,
+    find_stale_files,
+    read_outcome,
+    slow_environment,
+    undisturbed_run,
+)
 
 ROUNDS = 14
 METHODS = ("fedwca", "local")
-# When the kills of an attempt fall: while the run is made, while a checkpoint is written, when it
-# has its name and old ones are removed, anywhere in the rounds, and when all of them are done.
+# The moments of the kills: while the run starts, while a checkpoint is written, after it is renamed
+# and old ones are removed, anywhere in the rounds, and after the last round.
 MOMENTS = (
     *("early", "written", "writing", "rounds", "writing", "written"),
     *("writing", "rounds", "writing", "written", "end"),
 )
 FEW_MOMENTS = ("written", "writing", "writing")  # in the short form
-# What is there when a moment begins, and for how many seconds a kill may be of it.
-BEGINS = {
-    "early": ("cache/*", 1.0),  # images are decoded, settings written, the source model is trained
+# The file that shows that a moment has started, and how many seconds it lasts.
+STARTS = {
+    "early": ("cache/*", 1.0),  # decoding, writing settings, training the source model
     "writing": ("runs/*/checkpoint-*-{process}.tmp", 0.3),  # one file after another
-    "rounds": ("runs/*/scratch/worker-*", 0.6),
+    "rounds": ("runs/*/scratch/*.safetensors", 0.6),
     "written": ("runs/*/checkpoint-?????", 0.08),
-    "end": (f"runs/*/checkpoint-{ROUNDS:05d}", 0.6),  # scored, scratch removed, result written
+    "end": (
+        f"runs/*/checkpoint-{ROUNDS:05d}",
+        0.6,
+    ),  # evaluation, removing scratch, writing the result
 }
 
 
-def killed(folder: Path, number: int, moments: tuple[str, ...] = MOMENTS) -> int:
-    """A simulation with workers is killed again and again, at last left alone.
+def kill_and_resume(folder: Path, number: int, moments: tuple[str, ...] = MOMENTS) -> int:
+    """Kill a simulation with workers at each moment, then let it finish.
 
-    Each time it goes on from the newest checkpoint, which is there whole or not at all.
+    Each time it must resume from the newest checkpoint, which is complete or does not exist.
     """
     run = _settings(METHODS[number % len(METHODS)])
-    whole, rng = unbroken(folder.parent, *run), random.Random(number)
+    expected, rng = undisturbed_run(folder.parent, *run), random.Random(number)
     kills = inside = 0
     for moment, pause in _pauses(moments, rng):
-        before, process = _newest(folder), _started(folder, run)
-        _wait(process, folder, BEGINS[moment][0].format(process=process.pid))
+        before, process = _newest(folder), _start(folder, run)
+        _wait(process, folder, STARTS[moment][0].format(process=process.pid))
         time.sleep(pause)
         _kill(process, tree=rng.random() < 0.5)
         kills += _check_killed(process, moment, before)
-        held(_newest(folder) >= before, f"{moment}: a finished checkpoint is gone")
+        check(_newest(folder) >= before, f"{moment}: a finished checkpoint is gone")
         inside += _was_writing(folder, process.pid, before)
     _finish(folder, run)
-    held(2 * inside >= moments.count("writing"), f"{inside} kills fell into writes")
-    held(outcome(folder) == outcome(whole), "the result is another one")
-    held(not untidy(folder), f"left behind: {untidy(folder)}")
+    check(2 * inside >= moments.count("writing"), f"{inside} kills were during writes")
+    check(read_outcome(folder) == read_outcome(expected), "the result differs")
+    check(not find_stale_files(folder), f"files remain: {find_stale_files(folder)}")
     return kills
 
 
 def _check_killed(process: "subprocess.Popen[bytes]", moment: str, before: int) -> bool:
-    """Whether the kill came in time; the process had gone on from the checkpoint before it."""
-    said, late = _words(process), moment == "end" and process.returncode == 0
-    held(late or process.returncode == -signal.SIGKILL, f"{moment}: {said[-500:]}")
+    """Return whether the process was killed before its end; check that it had resumed."""
+    output, late = _read_output(process), moment == "end" and process.returncode == 0
+    check(late or process.returncode == -signal.SIGKILL, f"{moment}: {output[-500:]}")
     if moment != "early":
-        check_resumed(said, before)
+        check_resumed(output, before)
     return not late
 
 
 def _finish(folder: Path, run: tuple[str, ...]) -> None:
     before, done = _newest(folder), list(folder.glob("runs/*/result.json"))
-    process = _started(folder, run)
-    code, said = process.wait(timeout=300), _words(process)
-    held(code == 0, f"it was not resumed: {said[-500:]}")
-    if not done:  # else it says nothing
-        check_resumed(said, before)
+    process = _start(folder, run)
+    code, output = process.wait(timeout=300), _read_output(process)
+    check(code == 0, f"not resumed: {output[-500:]}")
+    if not done:  # a finished run prints nothing
+        check_resumed(output, before)
 
 
 def _settings(method: str) -> tuple[str, ...]:
@@ -80,46 +91,48 @@ def _settings(method: str) -> tuple[str, ...]:
 
 
 def _pauses(moments: tuple[str, ...], rng: random.Random) -> Iterator[tuple[str, float]]:
-    """Each moment, and how far into it the kill falls; those into writes are spread over them."""
+    """Yield each moment and the seconds until its kill; kills during writes are spread out."""
     part, parts = 0, moments.count("writing")
     for moment in moments:
         share = rng.random()
         if moment == "writing":
             share, part = (part + share) / parts, part + 1
-        yield moment, share * BEGINS[moment][1]
+        yield moment, share * STARTS[moment][1]
 
 
 def _newest(folder: Path) -> int:
-    return max(kept(folder), default=0)
+    return max(checkpoint_rounds(folder), default=0)
 
 
 def _was_writing(folder: Path, process: int, before: int) -> bool:
-    """Whether a process that was killed had begun a checkpoint, or not yet removed old ones."""
+    """Return whether a killed process was writing a checkpoint or removing old ones."""
     half = list(folder.glob(f"runs/*/checkpoint-*-{process}.tmp"))
-    return bool(half) or (_newest(folder) > before and len(kept(folder)) > KEPT)
+    return bool(half) or (
+        _newest(folder) > before and len(checkpoint_rounds(folder)) > CHECKPOINT_COUNT
+    )
 
 
-def _started(folder: Path, run: tuple[str, ...]) -> "subprocess.Popen[bytes]":
-    with (folder / "said").open("wb") as said:
+def _start(folder: Path, run: tuple[str, ...]) -> "subprocess.Popen[bytes]":
+    with (folder / "output.txt").open("wb") as output:
         words = command(folder.parent, folder, *run)
         return subprocess.Popen(
-            words, stdout=said, stderr=said, start_new_session=True, env=slowly()
+            words, stdout=output, stderr=output, start_new_session=True, env=slow_environment()
         )
 
 
-def _words(process: "subprocess.Popen[bytes]") -> str:
-    words = process.args
-    assert isinstance(words, list)
-    place = Path(words[words.index("--runs") + 1]).parent
-    return (place / "said").read_text()
+def _read_output(process: "subprocess.Popen[bytes]") -> str:
+    arguments = process.args
+    assert isinstance(arguments, list)
+    place = Path(arguments[arguments.index("--runs") + 1]).parent
+    return (place / "output.txt").read_text()
 
 
 def _wait(process: "subprocess.Popen[bytes]", folder: Path, pattern: str) -> None:
-    """Until there is such a file that no process before it has left."""
-    before, until = _found(folder, pattern), time.monotonic() + 120
+    """Wait for a file that no earlier process has left."""
+    before, deadline = _found(folder, pattern), time.monotonic() + 120
     while process.poll() is None and before.issuperset(_found(folder, pattern)):
-        held(
-            time.monotonic() < until, f"nothing happened for two minutes: {_words(process)[-500:]}"
+        check(
+            time.monotonic() < deadline, f"nothing for two minutes: {_read_output(process)[-500:]}"
         )
         time.sleep(0.001)
 
@@ -127,45 +140,47 @@ def _wait(process: "subprocess.Popen[bytes]", folder: Path, pattern: str) -> Non
 def _found(folder: Path, pattern: str) -> set[Path]:
     try:
         return set(folder.glob(pattern))
-    except FileNotFoundError:  # a folder that was removed while it was looked into
+    except FileNotFoundError:  # a folder was removed meanwhile
         return set()
 
 
 def _kill(process: "subprocess.Popen[bytes]", tree: bool) -> None:
-    """Kill the process, with its workers or without; then no worker may be left for long."""
+    """Kill the process, with or without its workers, which must end too."""
     with suppress(ProcessLookupError):
         (os.killpg if tree else os.kill)(process.pid, signal.SIGKILL)
     process.wait()
-    check_nobody_left(process.pid, seconds=30)
+    check_processes_ended(process.pid, seconds=30)
 
 
-def side_by_side(folder: Path, number: int) -> int:
-    """Two or three processes on one run folder: one works, the others are refused."""
+def share_run_folder(folder: Path, number: int) -> int:
+    """Start two or three processes on one run folder: all but one must be refused."""
     few = ("--method=local", "--set=training.rounds=16")
-    whole, rng = unbroken(folder.parent, *few), random.Random(number)
+    expected, rng = undisturbed_run(folder.parent, *few), random.Random(number)
     words, processes = command(folder.parent, folder, *few), []
     for _ in range(2 + number % 2):
         processes.append(
-            subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=slowly())
+            subprocess.Popen(
+                words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=slow_environment()
+            )
         )
         time.sleep(rng.uniform(0, 0.5))
-    told = [process.communicate(timeout=300)[1].decode() for process in processes]
+    errors = [process.communicate(timeout=300)[1].decode() for process in processes]
     codes = [process.returncode for process in processes]
-    held(0 in codes and {*codes} <= {0, 2}, f"they ended with {codes}: {told}")
-    refused = sum("another process is at work" in said for said in told)
-    held(codes.count(2) == refused, f"one stopped for another reason: {told}")
-    held(refused > 0, f"nobody was refused: {codes}")
-    held(outcome(folder) == outcome(whole), "the result is another one")
-    held(not untidy(folder), f"left behind: {untidy(folder)}")
+    check(0 in codes and {*codes} <= {0, 2}, f"exit codes {codes}: {errors}")
+    refused = sum("another process" in text.lower() for text in errors)
+    check(codes.count(2) == refused, f"another error: {errors}")
+    check(refused > 0, f"none was refused: {codes}")
+    check(read_outcome(folder) == read_outcome(expected), "the result differs")
+    check(not find_stale_files(folder), f"files remain: {find_stale_files(folder)}")
     return refused
 
 
 ATTACKS = [
     Attack(
-        "simulation with workers killed by SIGKILL and resumed",
-        killed,
+        "simulation killed with SIGKILL and resumed",
+        kill_and_resume,
         times=8,
-        quick=partial(killed, moments=FEW_MOMENTS),
+        short_attempt=partial(kill_and_resume, moments=FEW_MOMENTS),
     ),
-    Attack("two and three processes on one run folder", side_by_side, times=4),
+    Attack("several processes started on one run folder", share_run_folder, times=4),
 ]

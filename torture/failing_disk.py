@@ -1,4 +1,4 @@
-"""A disk that fails from the n-th write on, which this process makes to a folder."""
+"""Simulate a disk that fails from the n-th write on, for one folder of this process."""
 
 import errno
 import io
@@ -16,29 +16,29 @@ _open, _os_open, _fsync = io.open, os.open, os.fsync
 
 
 class Disk:
-    """Counts what is written; from `healthy` on it fails with an error number.
+    """Counts writes and fails after `healthy` of them with an error number.
 
-    A full disk takes half of what is being written, and lets go of files; a read-only one neither.
+    A full disk writes half of the data and can delete files; a read-only one can do neither.
     """
 
     def __init__(self, folder: Path, healthy: int, error: int) -> None:
         self.writes, self._healthy, self._error = 0, healthy, error
         self._folder = str(folder)
 
-    def holds(self, path: object) -> bool:
+    def contains(self, path: object) -> bool:
         return str(path).startswith(self._folder)
 
     def fails(self) -> bool:
-        """Whether one more write fails."""
+        """Count a write and return whether it fails."""
         self.writes += 1
         return self.writes > self._healthy
 
-    def guarded(self, call: Callable[..., Any], frees: bool = False) -> Callable[..., Any]:
-        """A call that changes a folder."""
+    def guard(self, call: Callable[..., Any], frees: bool = False) -> Callable[..., Any]:
+        """Wrap a function that changes a folder; `frees` if it works on a full disk."""
 
         def guarded(*args: Any, **kwargs: Any) -> Any:
-            # Who walks a folder by its number is `rmtree`, and what it walks in is ours.
-            here = self.holds(args[0]) or kwargs.get("dir_fd") is not None
+            # Only `rmtree` passes `dir_fd`, and it removes only our folders.
+            here = self.contains(args[0]) or kwargs.get("dir_fd") is not None
             if here and self.fails() and not (frees and self._error == FULL):
                 raise self.error(args[0])
             return call(*args, **kwargs)
@@ -49,23 +49,23 @@ class Disk:
         return OSError(self._error, os.strerror(self._error), str(path))
 
     def fsync(self, number: int) -> None:
-        """As `os.fsync`: a full disk may find only now that what it took does not fit."""
+        """Replace `os.fsync`, which may be the first to fail on a full disk."""
         path = os.readlink(f"/proc/self/fd/{number}")
-        if self._error == FULL and self.holds(path) and self.fails():
+        if self._error == FULL and self.contains(path) and self.fails():
             raise self.error(path)
         _fsync(number)
 
     def os_open(self, path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
-        """As `os.open`, by which locks are made."""
+        """Replace `os.open`, which creates locks."""
         writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-        if writes and self.holds(path) and self._error == READ_ONLY and self.fails():
+        if writes and self.contains(path) and self._error == READ_ONLY and self.fails():
             raise self.error(path)
         return _os_open(path, flags, *args, **kwargs)
 
     def open(self, path: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        """As `open`; what is written through the file is counted."""
+        """Replace `open` and count writes to the file."""
         reads = mode[0] == "r" and "+" not in mode
-        if reads or not self.holds(path):
+        if reads or not self.contains(path):
             return _open(path, mode, *args, **kwargs)
         if self._error == READ_ONLY and self.fails():
             raise self.error(path)
@@ -73,7 +73,7 @@ class Disk:
 
 
 class _File:
-    """A file on such a disk."""
+    """A file on the failing disk."""
 
     def __init__(self, file: Any, disk: Disk, path: object) -> None:
         self._file, self._disk, self._path = file, disk, path
@@ -96,12 +96,12 @@ class _File:
 
 @contextmanager
 def failing(disk: Disk) -> Iterator[None]:
-    """Everything that this process writes by Python's own means goes to the disk."""
+    """Redirect everything that this process writes with Python's own functions to the disk."""
     changes = {"mkdir": False, "rename": False, "replace": False, "unlink": True, "rmdir": True}
     patches = [mock.patch("io.open", disk.open), mock.patch("builtins.open", disk.open)]
     patches += [mock.patch("os.open", disk.os_open), mock.patch("os.fsync", disk.fsync)]
     patches += [
-        mock.patch.object(os, name, disk.guarded(getattr(os, name), frees))
+        mock.patch.object(os, name, disk.guard(getattr(os, name), frees))
         for name, frees in changes.items()
     ]
     for patch in patches:

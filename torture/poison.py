@@ -1,39 +1,39 @@
-"""What one poisoned client of eight does to the others, by way of aggregation.
+"""Measure what one malicious client of eight does to the others through aggregation.
 
-    python torture/poison.py [--rounds 5] [--seeds 2] [--method fedavg] [--domain postal]
+    python -m torture.poison [--rounds 5] [--seeds 2] [--method fedavg] [--domain postal]
 
-Eight clients of one domain of mini-digits, of which the last sends in every round what passes all
-checks of form and magnitude, and harms. Printed are the distance of the first round's model from
-what it would be without the liar, and the accuracy of the seven others after the last round.
+Eight clients share one domain of mini-digits. In every round the last one sends a model that passes
+all checks and does harm. Printed are the distance of the first round's model from the one without
+the malicious client, and the accuracy of the seven others after the last round.
 """
 
 import argparse
 import math
 import statistics
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
 
+from fedwca._support.errors import UserError
 from fedwca.core.params import State, clone, flatten
 from fedwca.data.images import ClientData
 from fedwca.data.partition import Partition
-from fedwca.engines.base import Exchanged, Job
-from fedwca.engines.plausible import check_magnitude
-from fedwca.engines.simulator import Simulator
-from fedwca.engines.wire import check_state
-from fedwca.errors import UserError
+from fedwca.engines.base import Exchange, Job
+from fedwca.engines.flower.plausibility import check_magnitude
+from fedwca.engines.record_checks import check_state
+from fedwca.engines.simulator.simulator import Simulator
 from fedwca.experiments.config import Experiment, resolve
-from fedwca.experiments.runner import federate, load_data
-from fedwca.experiments.source import blank_model, source_model
+from fedwca.experiments.rounds import federate
+from fedwca.experiments.runner import load_data
+from fedwca.experiments.source import initialize_model, load_or_train_source
 from fedwca.experiments.store import Checkpoint
 from fedwca.methods import Client, Record
 from fedwca.models import DomainModel
-from fedwca.notes import silent
 
 AGGREGATIONS = ["mean", "median", "trimmed_mean", "clipped"]
-Lie = Callable[[State, int], State]
+Poison = Callable[[State, int], State]
 
 
 def scaled(source: State, round: int) -> State:
@@ -49,67 +49,67 @@ def noise(source: State, round: int) -> State:
     return _each(source, lambda t: 10 * t.abs().mean() * torch.randn(t.shape, generator=rng))
 
 
-LIES: dict[str, Lie] = {"900 × the source": scaled, "- the source": flipped, "noise": noise}
+POISONS: dict[str, Poison] = {"900 × the source": scaled, "- the source": flipped, "noise": noise}
 
 
 def _each(source: State, change: Callable[[torch.Tensor], torch.Tensor]) -> State:
-    """All numbers but counters changed; a negative variance would be refused."""
+    """Change all numbers but counters; variances stay positive, or they would be rejected."""
     changed = {n: change(t) if t.is_floating_point() else t for n, t in source.items()}
     return {n: t.abs() if n.endswith("running_var") else t for n, t in changed.items()}
 
 
-class Poisoned:
-    """An engine whose last client lies about its model; with no lie, it does not answer."""
+class PoisonedEngine:
+    """An engine whose last client sends a poisoned model, or no reply without a poison."""
 
-    def __init__(self, engine: Simulator, source: State, lie: Lie | None) -> None:
-        self._engine, self._source, self._lie = engine, source, lie
-        self._liar = engine.clients()[-1]
+    def __init__(self, engine: Simulator, source: State, poison: Poison | None) -> None:
+        self._engine, self._source, self._poison = engine, source, poison
+        self._malicious = engine.clients()[-1]
 
     def clients(self) -> list[Client]:
         return self._engine.clients()
 
-    def exchange(self, round: int, jobs: Mapping[Client, Job]) -> Exchanged:
-        done = self._engine.exchange(round, jobs)
-        answers = dict(done.answers)
-        adapted = answers[self._liar].adapted
-        if adapted is not None and self._lie is None:
-            del answers[self._liar]
-        elif adapted is not None and self._lie is not None:
-            local = self._lie(self._source, round)
+    def exchange(self, round: int, state: Record, jobs: Iterable[tuple[Client, Job]]) -> Exchange:
+        done = self._engine.exchange(round, state, jobs)
+        results = dict(done.results)
+        adapted = results[self._malicious].adapted
+        if adapted is not None and self._poison is None:
+            del results[self._malicious]
+        elif adapted is not None and self._poison is not None:
+            local = self._poison(self._source, round)
             reply = Record({"local": local}, adapted.reply.values)
             check_state("local", local, self._source)
             check_magnitude(reply, self._source)
-            answers[self._liar] = answers[self._liar]._replace(
+            results[self._malicious] = results[self._malicious]._replace(
                 adapted=adapted._replace(reply=reply)
             )
-        return done._replace(answers=answers)
+        return done._replace(results=results)
 
     def close(self) -> None:
         self._engine.close()
 
 
-def play(
-    experiment: Experiment, model: DomainModel, clients: list[ClientData], lie: Lie | None
+def run(
+    experiment: Experiment, model: DomainModel, clients: list[ClientData], poison: Poison | None
 ) -> tuple[State, float]:
-    """The model after the first round, and the accuracy (%) of all but the last client.
+    """Return the model after the first round, and the accuracy (%) of all but the last client.
 
-    Not a number, where the others' training does not stay finite and the run ends.
+    The accuracy is NaN if training diverges and the run stops.
     """
-    source, lines, kept = clone(model.feature_state()), [], []
+    source, lines, checkpoints = clone(model.feature_state()), [], []
     method = experiment.method
     with tempfile.TemporaryDirectory() as folder:
         simulator = Simulator(
             model, method, clients, experiment.run.seed, Path(folder) / "scratch", workers=1
         )
-        engine = Poisoned(simulator, source, lie)
+        engine = PoisonedEngine(simulator, source, poison)
         start = Checkpoint(0, method.init(source), {}, {})
         try:
-            federate(method, engine, start, lines.append, kept.append)
+            federate(method, engine, start, lines.append, checkpoints.append)
         except UserError:
             lines[-1]["clients"] = {c.name: {"accuracy": math.nan} for c in clients}
         finally:
             engine.close()
-    first = method.offered(kept[0].state, engine.clients()[0])
+    first = method.offered(checkpoints[0].state, engine.clients()[0])
     scores = [lines[-1]["clients"][c.name]["accuracy"] for c in clients[:-1]]
     return first, 100 * statistics.fmean(scores)
 
@@ -119,10 +119,10 @@ def length(a: State, b: State) -> float:
     return float((flatten(a, names) - flatten(b, names)).norm())
 
 
-def one_seed(
+def run_seed(
     options: argparse.Namespace, seed: int, cache: Path
 ) -> dict[tuple[str, str], tuple[float, float]]:
-    """Distance and accuracy by lie and aggregation."""
+    """Return distance and accuracy by poison and aggregation."""
     found = {}
     for aggregation in AGGREGATIONS:
         experiment = resolve(
@@ -136,14 +136,14 @@ def one_seed(
         benchmark = load_data(experiment, cache)
         clients = benchmark.clients(experiment.data.source, Partition(8), seed)
         chosen = [c for c in clients if c.domain == options.domain]
-        model = blank_model(experiment, benchmark)
-        source_model(experiment, benchmark, model, cache / f"{seed}.safetensors", cache, silent)
+        model = initialize_model(experiment, benchmark)
+        load_or_train_source(experiment, benchmark, model, cache / f"{seed}.safetensors", cache)
         start = clone(model.state_dict())
-        without, accuracy = play(experiment, model, chosen, None)
-        found["nobody", aggregation] = (0.0, accuracy)
-        for name, lie in LIES.items():
+        without, accuracy = run(experiment, model, chosen, None)
+        found["none", aggregation] = (0.0, accuracy)
+        for name, poison in POISONS.items():
             model.load_state_dict(start)
-            first, accuracy = play(experiment, model, chosen, lie)
+            first, accuracy = run(experiment, model, chosen, poison)
             found[name, aggregation] = (length(first, without), accuracy)
     return found
 
@@ -156,13 +156,13 @@ def main() -> None:
     parser.add_argument("--domain", default="postal")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as cache:
-        runs = [one_seed(options, seed, Path(cache)) for seed in range(options.seeds)]
-    print(f"{'the liar sends':18}{'aggregation':14}{'moved by':>12}{'accuracy of the others':>26}")
-    for lie, aggregation in runs[0]:
-        moved = statistics.fmean(run[lie, aggregation][0] for run in runs)
-        scores = [run[lie, aggregation][1] for run in runs]
-        told = f"{statistics.fmean(scores):.1f} ({min(scores):.1f} to {max(scores):.1f})"
-        print(f"{lie:18}{aggregation:14}{moved:12.3g}{told:>26}")
+        runs = [run_seed(options, seed, Path(cache)) for seed in range(options.seeds)]
+    print(f"{'poison':18}{'aggregation':14}{'moved by':>12}{'accuracy of the others':>26}")
+    for poison, aggregation in runs[0]:
+        moved = statistics.fmean(run[poison, aggregation][0] for run in runs)
+        scores = [run[poison, aggregation][1] for run in runs]
+        accuracy = f"{statistics.fmean(scores):.1f} ({min(scores):.1f} to {max(scores):.1f})"
+        print(f"{poison:18}{aggregation:14}{moved:12.3g}{accuracy:>26}")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""The processes of a run, as Linux tells of them."""
+"""Find the processes of a run in /proc."""
 
 import time
 from pathlib import Path
 
-from attack import held
+from torture.attack import check
 
-__all__ = ["at_work", "check_nobody_left"]
+__all__ = ["check_processes_ended", "find_busy_workers"]
 
 
-def at_work(parent: int) -> list[int]:
-    """The worker processes of a run that have something to do: they are computing."""
+def find_busy_workers(parent: int) -> list[int]:
+    """Return the worker processes of a run that are computing."""
     return [
         pid
         for pid, fields in _processes().items()
@@ -17,17 +17,17 @@ def at_work(parent: int) -> list[int]:
     ]
 
 
-def check_nobody_left(session: int, seconds: float = 2) -> None:
-    """Whether all processes of a session have ended; some may yet wait for init to take note."""
+def check_processes_ended(session: int, seconds: float = 2) -> None:
+    """Check that all processes of a session end within some seconds."""
     until = time.monotonic() + seconds
     while left := [n for n, f in _processes().items() if int(f[3]) == session and f[0] != "Z"]:
-        words = [_command(process) for process in left]
-        held(time.monotonic() < until, f"processes are left: {words}")
+        commands = [_command(process) for process in left]
+        check(time.monotonic() < until, f"processes remain: {commands}")
         time.sleep(0.02)
 
 
 def _processes() -> dict[int, list[str]]:
-    """State, parent, group, session and more of every process."""
+    """Return state, parent, group, session and more of every process."""
     found = {}
     for path in Path("/proc").glob("[0-9]*"):
         try:

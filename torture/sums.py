@@ -1,32 +1,33 @@
-"""Attacks on secure sums: sites drop out at any step, or send what is no step of theirs.
+"""Attacks on secure sums: sites drop out at any step, or send wrong replies.
 
-Sites and server are the real ones, in one process and without Flower between them; the model has
-only a few numbers, so that hundreds of sums can be had.
+Sites and server are the real ones, in one process and without Flower; the model has only a few
+numbers, so that hundreds of sums can be computed.
 """
 
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from attack import Attack, held
 from fedwca.core.params import State, distance, mix
-from fedwca.deploy.site_sums import SiteSums
-from fedwca.engines.flower_sums import letter_of
-from fedwca.engines.secure_sum import SumError, threshold
-from fedwca.engines.sums import Step, Take, means_of
-from fedwca.engines.wire import WireError, pack
+from fedwca.engines.codec import WireError, pack
+from fedwca.engines.flower.messages import SUM_RECORD
+from fedwca.engines.flower.sum_round import check_mean, read_step_reply
+from fedwca.engines.secure_sum.protocol import SumError, threshold
+from fedwca.engines.secure_sum.server import STEPS, SecureSums, Step
+from fedwca.engines.secure_sum.site import SiteSums
 from fedwca.methods import Record
-from fedwca.methods.base import Client, Pooled
+from fedwca.methods.capabilities import GroupMember
+from torture.attack import Attack, check
 
 LEAST = 3
 TEMPLATE: State = {"w": torch.zeros(4, 8), "norm.num_batches_tracked": torch.tensor(0)}
-Spoil = Callable[[Record, random.Random], Record]
+Change = Callable[[Record, random.Random], Record]
 
 
 class Sites:
-    """Sites of one group, some of which are lost or lie at a step."""
+    """Sites of one group, some of which are lost or reply wrongly at a step."""
 
     def __init__(self, folder: Path, rng: random.Random, count: int) -> None:
         self.rng, self.states, self.sites = rng, {}, {}
@@ -37,50 +38,52 @@ class Sites:
             self.states[name] = _state(number, rng)
         self.keys = {n: site.begin(0, self.states[n]) for n, site in self.sites.items()}
         self.weights = {name: rng.randint(1, 50) for name in self.sites}
-        self.lost: dict[tuple[str, Step], bool] = {}  # whether it has done the step before
-        self.lies: dict[tuple[str, Step], Spoil] = {}
-        self.taken: dict[Step, list[str]] = {"share": [], "mask": [], "unmask": []}
-        self.believed = 0  # lies that were of the right form
+        self.lost: dict[tuple[str, Step], bool] = {}  # whether it does the step before the loss
+        self.changes: dict[tuple[str, Step], Change] = {}
+        self.accepted: dict[Step, list[str]] = {"share": [], "mask": [], "unmask": []}
+        self.well_formed_changes = 0
 
-    def ask(
-        self,
-        step: Step,
-        letters: Mapping[str, Record],
-        names: Callable[[str], Collection[str]],
-        take: Take,
-    ) -> None:
-        """What a server that sends letters gets back, in any order."""
-        for name in self.rng.sample(sorted(letters), len(letters)):
-            done_before = self.lost.get((name, step))
-            if done_before is False:
-                continue
-            try:
-                reply = self.sites[name].take(step, 0, letters[name], LEAST)
-                if done_before is None:
-                    told = self.lies.get((name, step), _honest)(reply, self.rng)
-                    parcel, template = pack({"letter": told})[0], TEMPLATE if step == "mask" else {}
-                    take(name, letter_of(parcel, names(name), template))
-                    self.taken[step].append(name)
-                    self.believed += told is not reply
-            except (SumError, WireError):
-                continue
+    def means(self) -> dict[str, State]:
+        """Return the server's means, after all steps with replies in any order."""
+        members = {name: GroupMember(0, weight) for name, weight in self.weights.items()}
+        sums = SecureSums(members, self.keys, TEMPLATE, LEAST, round=0)
+        for step in STEPS:
+            messages = sums.messages(step)
+            for name in self.rng.sample(sorted(messages), len(messages)):
+                self._run_step(sums, step, name, messages[name])
+        return sums.means(lambda mean: check_mean(mean, TEMPLATE))
 
-    def mean(self) -> tuple[dict[str, State], list[str]]:
-        """The server's means, and what it says of them."""
-        notes: list[str] = []
-        pooled = {Client(name): Pooled(0, weight) for name, weight in self.weights.items()}
-        return means_of(pooled, self.keys, TEMPLATE, LEAST, self.ask, notes.append), notes
+    def _run_step(self, sums: SecureSums, step: Step, name: str, message: Record) -> None:
+        does_step_before_loss = self.lost.get((name, step))
+        if does_step_before_loss is False:
+            return
+        try:
+            reply = self.sites[name].run_step(step, 0, message, LEAST)
+            if does_step_before_loss:
+                return
+            sent = self.changes.get((name, step), _honest)(reply, self.rng)
+            template = TEMPLATE if step == "mask" else {}
+            names = sums.reply_names(step, name)
+            received = read_step_reply(pack({SUM_RECORD: sent})[0], names, template)
+            sums.accept(step, name, received)
+        except (SumError, WireError):
+            return
+        self.accepted[step].append(name)
+        self.well_formed_changes += sent is not reply
 
     def check(self, means: dict[str, State]) -> None:
-        """The mean is that of those who are said to be in it."""
+        """Check that the mean is that of the sites it names."""
         if not means:
             return
-        held(sorted(means) == sorted(self.taken["mask"]), "it is not of those who were summed")
+        check(
+            sorted(means) == sorted(self.accepted["mask"]),
+            "the mean names other sites than were summed",
+        )
         total = sum(self.weights[name] for name in means)
         shares = [self.weights[name] / total for name in means]
-        wanted = mix([self.states[name] for name in means], shares)
-        made = next(iter(means.values()))
-        held(distance({"w": wanted["w"]}, {"w": made["w"]}) <= 2.0**-20, "the mean is not right")
+        expected = mix([self.states[name] for name in means], shares)
+        found = next(iter(means.values()))
+        check(distance({"w": expected["w"]}, {"w": found["w"]}) <= 2.0**-20, "the mean is wrong")
 
 
 def _state(number: int, rng: random.Random) -> State:
@@ -93,7 +96,7 @@ def _honest(reply: Record, rng: random.Random) -> Record:
 
 
 def drop_out(folder: Path, number: int) -> None:
-    """With enough of them left there is a mean, and it is right; else there is none."""
+    """Lose sites at random steps; the mean is right if enough remain, else there is none."""
     rng = random.Random(number)
     sites = Sites(folder, rng, count=rng.randint(3, 8))
     steps: list[Step] = ["share", "mask", "unmask"]
@@ -103,18 +106,17 @@ def drop_out(folder: Path, number: int) -> None:
 
 
 def _sum_and_check(sites: Sites) -> None:
-    """The mean is there if enough have helped with it, and right; else it is said."""
-    means, notes = sites.mean()
+    """Check that there is a mean if enough sites took part, and that it is right."""
+    means = sites.means()
     sites.check(means)
-    summed, helped = (len(sites.taken[step]) for step in ("mask", "unmask"))
+    summed, helped = (len(sites.accepted[step]) for step in ("mask", "unmask"))
     enough = min(summed, helped) >= threshold(len(sites.sites)) and summed >= LEAST
-    held(enough or not means, f"{summed} were summed and {helped} helped: {notes}")
-    # A lie of the right form may spoil the sum, which is noticed; any other is as good as silence.
-    held(bool(means) == enough or sites.believed > 0, f"there is no mean: {notes}")
-    held(bool(means) or any("no sum over" in note for note in notes), "nobody was told")
+    check(enough or not means, f"{summed} were summed and {helped} helped")
+    # A well-formed wrong reply may make the sum invalid, which is detected; any other is no reply.
+    check(bool(means) == enough or sites.well_formed_changes > 0, "there is no mean")
 
 
-# --- lies ---------------------------------------------------------------------------------------
+# --- wrong replies ------------------------------------------------------------------------------
 
 
 def _bytes_flipped(reply: Record, rng: random.Random) -> Record:
@@ -135,7 +137,7 @@ def _noise(reply: Record, rng: random.Random) -> Record:
     return Record({}, values)
 
 
-def _cut(reply: Record, rng: random.Random) -> Record:
+def _truncated(reply: Record, rng: random.Random) -> Record:
     return Record({}, {n: v[: rng.randrange(v.numel())] for n, v in reply.values.items()})
 
 
@@ -143,7 +145,7 @@ def _empty(reply: Record, rng: random.Random) -> Record:
     return Record()
 
 
-def _hollow(reply: Record, rng: random.Random) -> Record:
+def _empty_values(reply: Record, rng: random.Random) -> Record:
     return Record({}, {name: value[:0] for name, value in reply.values.items()})
 
 
@@ -156,23 +158,23 @@ def _floats(reply: Record, rng: random.Random) -> Record:
     return Record({}, {name: value.float() for name, value in reply.values.items()})
 
 
-LIES = [_noise, _cut, _empty, _hollow, _floats]
-# Under masks a changed bit is as likely as any other, and there is one name only.
-LIES_IN_PARTS = [*LIES, _bytes_flipped, _other_names]
+CHANGES = [_noise, _truncated, _empty, _empty_values, _floats]
+# In a masked vector any bit is as likely as its opposite, and there is only one name.
+PART_CHANGES = [*CHANGES, _bytes_flipped, _other_names]
 
 
-def spoil(folder: Path, number: int) -> None:
-    """The mean is right, or there is none and it is said: never a wrong one, never an end."""
+def reply_wrongly(folder: Path, number: int) -> None:
+    """Change replies at random steps: the mean is right or there is none."""
     rng = random.Random(number)
     sites = Sites(folder, rng, count=rng.randint(3, 8))
     steps: list[Step] = ["share", "mask", "unmask"]
     for name in rng.sample(sorted(sites.sites), rng.randint(1, 2)):
         step = rng.choice(steps)
-        sites.lies[name, step] = rng.choice(LIES if step == "mask" else LIES_IN_PARTS)
+        sites.changes[name, step] = rng.choice(CHANGES if step == "mask" else PART_CHANGES)
     _sum_and_check(sites)
 
 
 ATTACKS = [
-    Attack("sites drop out of secure sums at any step", drop_out, times=60, short=4),
-    Attack("sites spoil steps of secure sums", spoil, times=60, short=4),
+    Attack("sites drop out of secure sums at any step", drop_out, times=60, short_times=4),
+    Attack("sites reply wrongly in secure sums", reply_wrongly, times=60, short_times=4),
 ]

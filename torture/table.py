@@ -1,6 +1,6 @@
-"""The table of docs/reliability.md, in Markdown, from what `make torture` has written.
+"""Print the results of `make torture` as the Markdown table of docs/reliability.md.
 
-python torture/table.py [torture.json]
+python -m torture.table [torture.json]
 """
 
 import json
@@ -8,26 +8,27 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["markdown"]
+__all__ = ["to_markdown"]
 
 
-def markdown(facts: dict[str, Any]) -> str:
-    """A line for each attack, and one for all of them."""
-    lines = ["| attack | times tried | held | lost |", "|---|---:|---:|---:|"]
+def to_markdown(facts: dict[str, Any]) -> str:
+    """Return a row for each attack and one with the totals."""
+    lines = ["| attack | attempts | passed | failed |", "|---|---:|---:|---:|"]
     for tally in facts["attacks"]:
-        unmade = f" (not tried: {tally['not_tried']})" if tally.get("not_tried") else ""
-        name = f"{tally['name']}{unmade}".replace("|", "\\|")
-        lines.append(f"| {name} | {tally['tried']:,} | {tally['held']:,} | {tally['lost']:,} |")
-    sums = [sum(t[column] for t in facts["attacks"]) for column in ("tried", "held", "lost")]
-    lines.append(f"| **together** | {sums[0]:,} | {sums[1]:,} | {sums[2]:,} |")
+        skipped = f" (skipped: {tally['skipped']})" if tally.get("skipped") else ""
+        cells = [f"{tally['name']}{skipped}".replace("|", "\\|")]
+        cells += [f"{tally[column]:,}" for column in ("attempts", "passed", "failed")]
+        lines.append(f"| {' | '.join(cells)} |")
+    sums = [sum(t[column] for t in facts["attacks"]) for column in ("attempts", "passed", "failed")]
+    lines.append(f"| **total** | {sums[0]:,} | {sums[1]:,} | {sums[2]:,} |")
     return "\n".join(lines)
 
 
 if __name__ == "__main__":
     path = Path(sys.argv[1] if len(sys.argv) > 1 else "torture.json")
     try:
-        found = json.loads(path.read_text())
+        facts = json.loads(path.read_text())
     except (OSError, ValueError):
-        sys.exit(f"{path} is no result of torture: make one with `make torture`")
-    print(markdown(found))
-    print(f"\nSeed {found['seed']}{', short form' if found['short'] else ''}.")
+        sys.exit(f"{path} cannot be read as a result of torture; run `make torture` to write it")
+    print(to_markdown(facts))
+    print(f"\nSeed {facts['seed']}{', short form' if facts['short'] else ''}.")

@@ -1,6 +1,6 @@
 """Attacks on the workers of a simulation, and Ctrl-C at any moment.
 
-A run that was disturbed must end in the same results and the same bits as one that was not.
+A disturbed run must have the same results, to the bit, as an undisturbed one.
 """
 
 import os
@@ -16,9 +16,9 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from attack import Attack, held
-from processes import at_work, check_nobody_left
-from tiny_run import check_resumed, kept, outcome, untidy
+from torture.attack import Attack, check
+from torture.processes import check_processes_ended, find_busy_workers
+from torture.tiny_run import check_resumed, checkpoint_rounds, find_stale_files, read_outcome
 
 __all__ = ["ATTACKS"]
 
@@ -30,106 +30,97 @@ SETTINGS = {
     "training.epochs": 6,
     "run.checkpoint_every": 5,  # so that Ctrl-C has something to save
 }
-# A worker that hangs is to be noticed within seconds here, not a minute; but not one that merely
-# waits for its turn on a busy machine.
-IMPATIENT = """
+PROGRAM = """
 import sys
-from fedwca.cli import main
-from fedwca.engines import worker
-worker._STILL = 6
+from fedwca.cli.entry import main
 print("ready", flush=True)
 main(sys.argv[1:])
 """
-PLAIN = """
-import sys
-from fedwca.cli import main
-print("ready", flush=True)
-main(sys.argv[1:])
-"""
-# What a run says when its imports, source training, start of workers, and rounds begin.
-PHASES = ("8 rounds", "ready", "round 0/", "training on", "round 2/")
-Wound = Callable[[int, random.Random], None]
+# Output at the start of imports, source training, workers and rounds.
+STAGES = ("8 rounds", "ready", "round 0/", "training on", "round 2/")
+Fault = Callable[[int, random.Random], None]
 
 
-def _disturbed(wound: Wound, folder: Path, number: int) -> int:
-    """Two wounds to workers of one run, from their start on or in the middle of the rounds.
+def _disturb(attack: Fault, folder: Path, number: int) -> int:
+    """Attack the workers of one run twice, at their start or in the middle of the rounds.
 
-    Counted are those of which the run said that it had to replace the worker.
+    Returns how many workers the run has replaced, by its log.
     """
-    moments = random.Random(number)
-    program = IMPATIENT if wound is _stopped else PLAIN
-    process = _started(folder, program, folder.parent / "cache")
+    rng = random.Random(number)
+    process = _start(folder, PROGRAM, folder.parent / "cache")
     if number % 2 == 0:
         _wait_for("round 0/", process, folder)
-    wounds = sum(_wound_one(wound, process, moments) for _ in range(2))
-    said = _ended(process, folder)
-    replaced = len(re.findall(f"a worker process ({SAID[wound]}): ", " ".join(said.split())))
-    held(replaced > 0, f"after {wounds} wounds no worker was replaced: {said[-2000:]}")
-    # One without memory may say so already while Python starts.
-    held("Traceback" not in said or wound is _starved, f"it showed a traceback: {said[-2000:]}")
+    attacks = sum(_attack_worker(attack, process, rng) for _ in range(2))
+    output = _wait_for_end(process, folder)
+    death = re.compile(rf"worker(?: for client \S+)? (?:{DEATHS[attack]})")
+    replaced = len(death.findall(" ".join(output.split())))
+    check(replaced > 0, f"after {attacks} attacks no worker was replaced: {output[-2000:]}")
+    # A worker without memory may fail while Python starts.
+    check(
+        "Traceback" not in output or attack is _exhaust_memory,
+        f"it showed a traceback: {output[-2000:]}",
+    )
     _compare(folder)
     return replaced
 
 
-def _wound_one(wound: Wound, process: "subprocess.Popen[bytes]", moments: random.Random) -> bool:
-    """Wound the first worker that is found at its work after a while; False: the run was over."""
-    time.sleep(moments.uniform(0, 0.6))
+def _attack_worker(attack: Fault, process: "subprocess.Popen[bytes]", rng: random.Random) -> bool:
+    """Attack the first busy worker after a while; return False if the run has ended."""
+    time.sleep(rng.uniform(0, 0.6))
     while process.poll() is None:
-        if busy := at_work(process.pid):
-            with suppress(ProcessLookupError, FileNotFoundError):  # it had just ended
-                wound(moments.choice(busy), moments)
+        if busy := find_busy_workers(process.pid):
+            with suppress(ProcessLookupError, FileNotFoundError):  # it has just ended
+                attack(rng.choice(busy), rng)
                 return True
         time.sleep(0.001)
     return False
 
 
-def _killed(pid: int, moments: random.Random) -> None:
+def _kill(pid: int, rng: random.Random) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-def _stopped(pid: int, moments: random.Random) -> None:
-    os.kill(pid, signal.SIGSTOP)
-
-
-def _starved(pid: int, moments: random.Random) -> None:
-    """From now on the worker gets no more memory than it has, not even for the next file."""
+def _exhaust_memory(pid: int, rng: random.Random) -> None:
+    """Give the worker no more memory than it has, not even for the next file."""
     has = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
     resource.prlimit(pid, resource.RLIMIT_AS, (has // 2, resource.RLIM_INFINITY))
 
 
-# What a run says of a worker that was so wounded.
-SAID: dict[Wound, str] = {
-    _killed: "was killed, most likely for want of memory",
-    _stopped: r"made no progress for \d+ s",
-    _starved: r"ran out of memory|was killed, most likely for want of memory|ended [^:]+",
+# What a run logs about such a worker.
+DEATHS: dict[Fault, str] = {
+    _kill: "was killed",
+    _exhaust_memory: "ran out of memory|was killed|was ended|exited",
 }
 
 
-def _interrupted(folder: Path, number: int) -> int:
-    """Ctrl-C to all processes or one, pressed once or twice; then the same command again.
+def _interrupt(folder: Path, number: int) -> int:
+    """Press Ctrl-C once or twice, for all processes or one, then rerun the command.
 
-    Once the results were shown it came too late, and does not count.
+    Returns 0 if the run had printed its results before.
     """
-    moments = random.Random(number)
-    process = _started(folder, PLAIN, folder / "cache")
-    _wait_for(PHASES[number % len(PHASES)], process, folder)
-    time.sleep(moments.uniform(0, 1.5))
-    _press(process, moments)
-    came = "Results lie in" not in (folder / "said.txt").read_text()
-    if came:
+    rng = random.Random(number)
+    process = _start(folder, PROGRAM, folder / "cache")
+    _wait_for(STAGES[number % len(STAGES)], process, folder)
+    time.sleep(rng.uniform(0, 1.5))
+    _press(process, rng)
+    unfinished = "Results:" not in (folder / "output.txt").read_text()
+    if unfinished:
         _check_stopped(process, folder)
-    rounds, done = max(kept(folder), default=0), list(folder.glob("runs/*/result.json"))
-    said = _ended(_started(folder, PLAIN, folder / "cache"), folder)
-    if not done:  # else it says nothing
-        check_resumed(said, rounds)
+    rounds, done = (
+        max(checkpoint_rounds(folder), default=0),
+        list(folder.glob("runs/*/result.json")),
+    )
+    output = _wait_for_end(_start(folder, PROGRAM, folder / "cache"), folder)
+    if not done:  # a finished run prints nothing
+        check_resumed(output, rounds)
     _compare(folder)
-    return int(came)
+    return int(unfinished)
 
 
-def _press(process: "subprocess.Popen[bytes]", moments: random.Random) -> None:
-    began = time.monotonic()
-    send = moments.choice([os.kill, os.killpg])
-    for pause in moments.choice([(0.0,), (0.0, 0.05)]):
+def _press(process: "subprocess.Popen[bytes]", rng: random.Random) -> None:
+    started = time.monotonic()
+    send = rng.choice([os.kill, os.killpg])
+    for pause in rng.choice([(0.0,), (0.0, 0.05)]):
         time.sleep(pause)
         if process.poll() is None:
             send(process.pid, signal.SIGINT)
@@ -139,40 +130,39 @@ def _press(process: "subprocess.Popen[bytes]", moments: random.Random) -> None:
         process.wait(timeout=60)
     finally:
         process.kill()
-    seconds = time.monotonic() - began
-    held(seconds <= limit, f"it took {seconds:.1f} s from Ctrl-C to the end")
+    seconds = time.monotonic() - started
+    check(seconds <= limit, f"the run ended {seconds:.1f} s after Ctrl-C")
 
 
 def _check_stopped(process: "subprocess.Popen[bytes]", folder: Path) -> None:
-    said = (folder / "said.txt").read_text()
-    held(process.returncode == 130, f"it ended with {process.returncode}: {said[-2000:]}")
-    begun = (folder / "runs").exists()  # else there may be nothing yet to go on with
-    told_so = "goes on from the last finished round" in said
-    held(told_so or not begun, f"it did not say how to go on: {said[-2000:]}")
-    held("Traceback" not in said, f"it showed a traceback: {said[-2000:]}")
-    check_nobody_left(process.pid)
-    told = [int(rounds) for rounds in re.findall(r"round (\d+)/", said)]
-    found = kept(folder)
-    held(max(found, default=0) >= max(told, default=0), f"round {told} is not on the disk: {found}")
+    output = (folder / "output.txt").read_text()
+    check(process.returncode == 130, f"exit code {process.returncode}: {output[-2000:]}")
+    started = (folder / "runs").exists()  # otherwise there may be nothing to resume
+    check("to resume" in output or not started, f"it did not say how to resume: {output[-2000:]}")
+    check("Traceback" not in output, f"it showed a traceback: {output[-2000:]}")
+    check_processes_ended(process.pid)
+    printed = [int(rounds) for rounds in re.findall(r"round (\d+)/", output)]
+    found = checkpoint_rounds(folder)
+    check(
+        max(found, default=0) >= max(printed, default=0), f"round {printed} is not on disk: {found}"
+    )
 
 
 # --- runs --------------------------------------------------------------------------------------
 
 
-def _started(
-    folder: Path, program: str, cache: Path, workers: int = 2
-) -> "subprocess.Popen[bytes]":
-    """A run in a session of its own, about to begin; what it says goes into a file."""
+def _start(folder: Path, program: str, cache: Path, workers: int = 2) -> "subprocess.Popen[bytes]":
+    """Start a run in a session of its own; its output goes to a file."""
     chosen = {**SETTINGS, "run.workers": workers}
     settings = [f"--set={name}={value}" for name, value in chosen.items()]
     places = ["--runs", str(folder / "runs"), "--cache", str(cache)]
-    with (folder / "said.txt").open("wb") as out:
+    with (folder / "output.txt").open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, "-c", program, "run", *settings, *places],
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            # A shell's background job ignores Ctrl-C, and would hand that down.
+            # A background job of a shell ignores Ctrl-C, and its children inherit that.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
     _wait_for("ready", process, folder)
@@ -180,41 +170,44 @@ def _started(
 
 
 def _wait_for(words: str, process: "subprocess.Popen[bytes]", folder: Path) -> None:
-    until = time.monotonic() + 240
-    while process.poll() is None and words not in (folder / "said.txt").read_text():
-        if time.monotonic() > until:
+    deadline = time.monotonic() + 240
+    while process.poll() is None and words not in (folder / "output.txt").read_text():
+        if time.monotonic() > deadline:
             os.killpg(process.pid, signal.SIGKILL)
-            held(False, f"it never said {words!r}: {(folder / 'said.txt').read_text()[-2000:]}")
+            check(
+                False, f"{words!r} was never printed: {(folder / 'output.txt').read_text()[-2000:]}"
+            )
         time.sleep(0.01)
 
 
-def _ended(process: "subprocess.Popen[bytes]", folder: Path) -> str:
-    """Let it come to its end, which must be a good one; what it said."""
+def _wait_for_end(process: "subprocess.Popen[bytes]", folder: Path) -> str:
+    """Wait for a run that must succeed; return its output."""
     try:
         code = process.wait(timeout=240)
     finally:
         process.kill()
-    said = (folder / "said.txt").read_text()
-    held(code == 0, f"the run ended with {code}: {said[-3000:]}")
-    check_nobody_left(process.pid)
-    return said
+    output = (folder / "output.txt").read_text()
+    check(code == 0, f"exit code {code}: {output[-3000:]}")
+    check_processes_ended(process.pid)
+    return output
 
 
 def _compare(folder: Path) -> None:
-    """With a run that nobody disturbed, by one worker, made once for all attempts."""
-    whole = folder.parent / "whole"
-    if not whole.exists():
-        making = folder.parent / "making"
-        making.mkdir()
-        _ended(_started(making, PLAIN, folder.parent / "cache", workers=1), making)
-        making.rename(whole)
-    held(outcome(folder) == outcome(whole), "other results or other bits than undisturbed")
-    held(not untidy(folder), f"it left {untidy(folder)}")
+    """Compare with an undisturbed run by one worker, run once for all attempts."""
+    expected = folder.parent / "expected"
+    if not expected.exists():
+        unfinished = folder.parent / "unfinished"
+        unfinished.mkdir()
+        _wait_for_end(_start(unfinished, PROGRAM, folder.parent / "cache", workers=1), unfinished)
+        unfinished.rename(expected)
+    check(read_outcome(folder) == read_outcome(expected), "results differ from the undisturbed run")
+    check(not find_stale_files(folder), f"files remain: {find_stale_files(folder)}")
 
 
 ATTACKS = [
-    Attack("worker killed in its work (2 a run)", partial(_disturbed, _killed), times=8),
-    Attack("worker stopped by SIGSTOP (2 a run)", partial(_disturbed, _stopped), 5, short=0),
-    Attack("worker out of memory (2 a run)", partial(_disturbed, _starved), 8, short=0),
-    Attack("Ctrl-C at any moment, and resumed", _interrupted, times=13),
+    Attack("worker killed while working (two per run)", partial(_disturb, _kill), times=8),
+    Attack(
+        "worker out of memory (two per run)", partial(_disturb, _exhaust_memory), 8, short_times=0
+    ),
+    Attack("Ctrl-C at any moment, then resumed", _interrupt, times=13),
 ]

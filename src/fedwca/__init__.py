@@ -1,19 +1,19 @@
-"""Federated source-free domain adaptation: FedWCA and its rivals.
+"""Federated source-free domain adaptation: FedWCA and other methods.
 
-`run` runs an experiment, `open_run` opens one that was run before; both give a `Run`. What cannot
-be done is told by a `UserError`.
+`run` runs an experiment and `open_run` opens an earlier one; both return a `Run`. A mistake of the
+caller raises `UserError`.
 """
 
 from typing import TYPE_CHECKING
 
-from fedwca.errors import UserError
+from fedwca._support.errors import UserError
 
 if TYPE_CHECKING:
     from fedwca.api import Run, open_run, run
 else:
 
     def __getattr__(name: str) -> object:
-        # Loaded when asked for: the command line imports this package at every start.
+        # Imported on first use, because every start of the command line imports this package.
         if name not in ("Run", "open_run", "run"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from fedwca import api

@@ -1,18 +1,18 @@
-"""The Python API: run an experiment, or open a run folder, and ask for what came out."""
+"""The Python API: run an experiment or open a run folder, and read its results."""
 
 import os
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedwca.machine import keep_freed_memory
-from fedwca.paths import plain_path
-from fedwca.report.records import flat_records
-from fedwca.report.runs import RunView, read_run
+from fedwca._support.files import expand_path
+from fedwca._support.machine import keep_freed_memory
+from fedwca.report.runs import RunView, flat_records, read_run
 
-if TYPE_CHECKING:  # loaded only by what needs PyTorch
+if TYPE_CHECKING:  # imported by the functions that need PyTorch
     from fedwca.data.augment import Transform
-    from fedwca.experiments.config import Experiment
+    from fedwca.experiments.experiment import Experiment
     from fedwca.models import DomainModel
 
 __all__ = ["Run", "open_run", "run"]
@@ -28,90 +28,91 @@ def run(
     cache: StrPath | None = None,
     quiet: bool = True,
 ) -> "Run":
-    """Run an experiment, go on with an interrupted one, or just open the finished one.
+    """Run an experiment, resume an interrupted run, or open a finished one.
 
     Args:
-        config: a TOML file, or its sections as a mapping such as {"training": {"rounds": 3}};
-            None: mini-digits with all defaults.
+        config: a TOML file, or its sections as a mapping such as {"training": {"rounds": 3}}
+            (default: mini-digits with all defaults).
         overrides: settings on top, such as {"method.name": "fedavg", "run.seed": 1}.
-        runs: folder of all runs; this one gets a folder in it, named by its settings.
-        cache: folder of decoded images and source models; $FEDWCA_CACHE or ~/.cache/fedwca.
-        quiet: show no progress.
+        runs: folder of all runs; this run gets a folder in it, named by its settings.
+        cache: folder for decoded images and source models (default: $FEDWCA_CACHE or
+            ~/.cache/fedwca).
+        quiet: show no progress; warnings go to the logger `fedwca` in any case.
     """
+    from fedwca.cli.console import Screen
+    from fedwca.cli.progress import show_progress
     from fedwca.data.cache import default_cache
     from fedwca.experiments.runner import run_experiment
-    from fedwca.progress_display import display_for
-    from fedwca.screen import Screen
 
     keep_freed_memory()
-    experiment = _experiment(config, overrides or {})
-    place = default_cache() if cache is None else plain_path(cache)
-    progress = None if quiet else display_for(Screen())
-    folder = run_experiment(experiment, plain_path(runs), place, progress)
-    return open_run(folder.path, cache=place)
+    experiment = _read_config(config, overrides or {})
+    cache_folder = default_cache() if cache is None else expand_path(cache)
+    with nullcontext() if quiet else show_progress(Screen()) as progress:
+        folder = run_experiment(experiment, expand_path(runs), cache_folder, progress)
+    return open_run(folder.path, cache=cache_folder)
 
 
-def _experiment(
+def _read_config(
     config: StrPath | Mapping[str, Any] | None, overrides: Mapping[str, Any]
 ) -> "Experiment":
     from fedwca.experiments.config import read_experiment, resolve
 
+    changes = list(overrides.items())
     if isinstance(config, Mapping):
-        return resolve(config, [*overrides.items()])
-    path = None if config is None else plain_path(config)
-    return read_experiment(path, [*overrides.items()])
+        return resolve(config, changes)
+    return read_experiment(None if config is None else expand_path(config), changes)
 
 
 def open_run(path: StrPath, *, cache: StrPath | None = None) -> "Run":
-    """Open a run folder, finished or not, as it is now."""
-    folder = plain_path(path).resolve()
-    return Run(read_run(folder), None if cache is None else plain_path(cache))
+    """Open a run folder, finished or not, in its present state."""
+    folder = expand_path(path).resolve()
+    return Run(read_run(folder), None if cache is None else expand_path(cache))
 
 
 class Run:
-    """One run as it was when it was opened; open it again to see how it went on."""
+    """One run in the state in which it was opened; open it again for newer results."""
 
     def __init__(self, view: RunView, cache: Path | None = None) -> None:
         self._view, self._cache = view, cache
 
     def __repr__(self) -> str:
         state = "done" if self.done else "unfinished"
-        told = "" if self.accuracy is None else f", accuracy {100 * self.accuracy:.1f} %"
-        return f"<Run {self.name}: {self._view.rounds} rounds, {state}{told}>"
+        score = "" if self.accuracy is None else f", accuracy {100 * self.accuracy:.1f} %"
+        return f"<Run {self.name}: {self._view.rounds} rounds, {state}{score}>"
 
     @property
     def path(self) -> Path:
-        """Its folder."""
+        """The run folder."""
         return self._view.path
 
     @property
     def name(self) -> str:
-        """Name of its folder."""
+        """Name of the run folder."""
         return self._view.name
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All its settings by section."""
+        """All settings by section."""
         return self._view.settings
 
     @property
     def done(self) -> bool:
-        """Whether it has come to its end."""
+        """Whether all rounds are finished."""
         return self._view.done
 
     @property
     def accuracy(self) -> float | None:
-        """Mean accuracy over clients after the last round; None where no client has labels."""
+        """Mean accuracy over clients after the last round; None if no client has labels."""
         return self._view.accuracy
 
     @property
     def accuracies(self) -> dict[str, float | None]:
-        """Accuracy of each client after the last round; None where it has no labels."""
+        """Accuracy of each client after the last round; None for a client without labels."""
         return {client: score["accuracy"] for client, score in self._scores.items()}
 
     @property
     def domains(self) -> dict[str, str]:
-        """The true domain of each client, empty where nobody knows it."""
+        """The true domain of each client; empty if unknown."""
         return {client: score["domain"] for client, score in self._scores.items()}
 
     @property
@@ -121,41 +122,41 @@ class Run:
 
     @property
     def weights(self) -> dict[int, dict[str, list[float]]]:
-        """Of each round, the cluster weights v_k that made each client's start, if it had any."""
+        """The cluster weights v_k of each round, by client; only rounds that have any."""
         rounds = {int(line["round"]): _weights(line) for line in self._view.lines}
-        return {number: found for number, found in rounds.items() if found}
+        return {number: weights for number, weights in rounds.items() if weights}
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes in the order of the models' outputs."""
-        from fedwca.experiments.final_models import class_names
+        """Names of the classes, in the order of the models' outputs."""
+        from fedwca.experiments.final_models import load_network_spec
 
-        return class_names(self.path)
+        return load_network_spec(self.path).classes
 
     @property
     def transform(self) -> "Transform":
-        """Turns stored images, uint8 [N, size, size, 3], into a model's input.
+        """Function from stored images, uint8 [N, size, size, 3], to a model's input.
 
         The size is `settings["data"]["image_size"]`.
         """
-        from fedwca.experiments.final_models import stored_experiment, transform_of
+        from fedwca.experiments.final_models import load_network_spec
 
-        return transform_of(stored_experiment(self.path))
+        return load_network_spec(self.path).transform
 
     def records(self) -> list[dict[str, Any]]:
-        """A flat dict for each round and client, as `pandas.DataFrame` takes them.
+        """Return a flat dict for each round and client, for `pandas.DataFrame`.
 
-        How the client did after so many rounds, and what the last of them was like there: losses,
-        the matched share, α, β, the weights v_k, and whatever else the method tells of it. All
-        have the same keys; what is not known is None.
+        It holds the client's score after the round, and what the method logs about the round:
+        losses, the matched share, α, β, the weights v_k, and so on. All have the same keys;
+        missing values are None.
         """
         return flat_records(self._view)
 
     def model(self, client: str) -> "DomainModel":
-        """The model that a client uses at the end, on the CPU, in evaluation mode."""
-        from fedwca.experiments.final_models import final_model
+        """Return the client's last model, on the CPU and in evaluation mode."""
+        from fedwca.experiments.final_models import load_final_model
 
-        return final_model(self.path, client, self._cache)
+        return load_final_model(self.path, client, self._cache)
 
     @property
     def _scores(self) -> dict[str, Any]:
@@ -164,5 +165,5 @@ class Run:
 
 
 def _weights(line: Mapping[str, Any]) -> dict[str, list[float]]:
-    told = line.get("server", {})
-    return {name.removeprefix("v/"): v for name, v in told.items() if name.startswith("v/")}
+    facts = line.get("server", {})
+    return {name.removeprefix("v/"): v for name, v in facts.items() if name.startswith("v/")}

@@ -1,37 +1,38 @@
-"""The Flower app: the server's runner behind a ServerApp, a site's work behind a ClientApp.
+"""The Flower app: a ServerApp that runs an experiment, and a ClientApp that does a site's part.
 
-`fedwca deploy run` starts it, in processes that `fedwca deploy server` and `client` keep up.
+Flower starts it in the processes that `fedwca deploy server` and `fedwca deploy client` run.
 """
 
+import logging
 import os
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
-from rich.console import Console
 
+from fedwca._support.errors import UserError, describe_disk_error
+from fedwca._support.temporary_files import remove_stale_files
+from fedwca.cli.console import show_logs
 from fedwca.data.site_images import SitePaths
-from fedwca.deploy.job import Jobs
-from fedwca.deploy.kit import expected_sites
-from fedwca.deploy.processes import end_with_parent
-from fedwca.deploy.roles import SERVER_FOLDER, SITE_FOLDER, local_settings
-from fedwca.deploy.server import serve
-from fedwca.deploy.site import IN_ITS_LOG, Here, answer
-from fedwca.engines.flower_grid import FlowerGrid
-from fedwca.engines.flower_messages import Reply, Request
-from fedwca.engines.wire import WireError
-from fedwca.errors import UserError, disk_sentence
+from fedwca.deploy.daemons import SERVER_FOLDER, SITE_FOLDER, read_local_settings
+from fedwca.deploy.deployment_files import read_site_keys
+from fedwca.deploy.jobs import APP_LOG, JobFiles
+from fedwca.deploy.processes import exit_with_parent
+from fedwca.deploy.server import log_to_file, serve
+from fedwca.engines.codec import WireError
+from fedwca.engines.flower.grid_adapter import FlowerGrid
+from fedwca.engines.flower.messages import Reply, Request
+from fedwca.engines.flower.site import SEE_SITE_LOG, SiteConfig, handle_request
 from fedwca.experiments.config import resolve
-from fedwca.leftovers import sweep
-from fedwca.progress_display import LineProgress
 
 __all__ = ["client_app", "server_app"]
+
+logger = logging.getLogger(__name__)
 
 server_app = ServerApp()
 client_app = ClientApp()
@@ -39,14 +40,14 @@ client_app = ClientApp()
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the job that lies in the server's folder, and leave word of what became of it."""
-    end_with_parent()
+    """Run the job in the server's folder, and write its outcome there."""
+    exit_with_parent()
     folder = Path(os.environ[SERVER_FOLDER])
-    jobs = Jobs(folder)
-    with jobs.at_work():
-        sweep(folder)
+    jobs = JobFiles(folder)
+    with jobs.running_lock(), log_to_file(folder / APP_LOG):
+        remove_stale_files(folder)
         job = jobs.last
-        if not jobs.begin(job, context.run_id):
+        if not jobs.start(job, context.run_id):
             return
         try:
             serve(
@@ -54,72 +55,58 @@ def main(grid: Grid, context: Context) -> None:
                 resolve(job["settings"]),
                 Path(job["runs"]),
                 Path(job["cache"]),
-                _expected(folder),
-                LineProgress(Console()),
+                _site_keys_reader(folder),
             )
         except Exception as error:
-            with suppress(OSError):  # whoever follows the run looks at the disk then
-                jobs.end("failed", _in_words(error))
+            logger.exception("the run failed")
+            with suppress(OSError):  # on a full disk, `follow_run` finds the cause itself
+                jobs.finish("failed", _describe_error(error))
             raise
-        jobs.end("done")
+        jobs.finish("done")
 
 
-def _in_words(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, OSError):
-        return disk_sentence(error)
-    return f"{type(error).__name__}: {error}; superlink.log tells more"
+        return describe_disk_error(error)
+    return f"{type(error).__name__}: {error}; see {APP_LOG}"
 
 
-def _expected(folder: Path) -> Callable[[], dict[str, str]]:
-    """Reads the deployment's sites anew; half a file, as a hand that edits leaves it, is none."""
-    known = expected_sites(folder)
+def _site_keys_reader(folder: Path) -> Callable[[], dict[str, str]]:
+    """Return a function that reads the keys of the sites, or the last ones if that fails."""
+    keys = read_site_keys(folder)
 
     def read() -> dict[str, str]:
-        nonlocal known
-        with suppress(UserError, OSError, ValueError):
-            known = expected_sites(folder)
-        return known
+        nonlocal keys
+        with suppress(UserError, OSError, ValueError):  # the files may be being edited
+            keys = read_site_keys(folder)
+        return keys
 
     return read
 
 
 @client_app.query("join")
-def join(message: Message, context: Context) -> Message:
-    """Say who is here."""
-    return _answered(message, context)
-
-
 @client_app.train("work")
-def work(message: Message, context: Context) -> Message:
-    """Do a round."""
-    return _answered(message, context)
-
-
 @client_app.train("sum")
-def sum_up(message: Message, context: Context) -> Message:
-    """Take part in a step of a secure sum."""
-    return _answered(message, context)
-
-
-def _answered(message: Message, context: Context) -> Message:
+def handle(message: Message, context: Context) -> Message:
+    """Do what the server's message asks for; a failure is reported without details."""
     site = str(context.node_config["site"])
-    try:
-        request = Request.read(message.content)
-        reply = answer(_here(site), request, lambda text: print(text, flush=True))
-    except WireError as error:
-        reply = Reply(site, problem=str(error))
-    except Exception:  # Flower would send the server the traceback, with paths in it
-        traceback.print_exc()
-        reply = Reply(site, problem=IN_ITS_LOG)
-    return Message(reply.content(), reply_to=message)
+    with show_logs():
+        try:
+            reply = handle_request(_read_site(site), Request.from_records(message.content))
+        except WireError as error:
+            reply = Reply(site, problem=str(error))
+        except Exception:  # Flower would send the traceback, with paths, to the server
+            traceback.print_exc()
+            reply = Reply(site, problem=SEE_SITE_LOG)
+    return Message(reply.to_records(), reply_to=message)
 
 
-def _here(site: str) -> Here:
-    """What `fedwca deploy client` was told."""
+def _read_site(site: str) -> SiteConfig:
+    """Return the folders and the device that `fedwca deploy client` was given."""
     folder = Path(os.environ[SITE_FOLDER])
-    local: dict[str, Any] = local_settings(folder)
+    local = read_local_settings(folder)
     test = Path(local["test"]) if local.get("test") else None
     paths = SitePaths(Path(local["data"]), test, Path(local["cache"]))
-    return Here(site, paths, folder / "runs", local["device"], local["threads"])
+    return SiteConfig(site, paths, folder / "runs", local["device"], local["threads"])

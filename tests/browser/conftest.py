@@ -1,4 +1,4 @@
-"""A real Chromium, driven without a window; tests skip where it is not installed."""
+"""A headless Chromium; tests skip where it is not installed."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -59,7 +59,7 @@ def browser(chromium: Any) -> Any:
 
 @pytest.fixture
 def opened(browser: Any, tmp_path: Path) -> Callable[[str], Any]:
-    """Opens a page's text as a file."""
+    """Open the text of a page as a file."""
 
     def show(text: str) -> Any:
         page = tmp_path / "page.html"

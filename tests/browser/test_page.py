@@ -12,7 +12,7 @@ import pytest
 from fedwca.report.page import report_page
 from fedwca.report.runs import read_run
 from fedwca.report.watch import watch_server
-from made_up_runs import HOSTILE, make_run
+from tests.support.made_up_runs import HOSTILE, make_run
 
 Opened = Callable[[str], Any]
 
@@ -60,7 +60,7 @@ def run(tmp_path: Path) -> Path:
     return make_run(tmp_path)
 
 
-def test_one_run_opens_with_no_complaint_and_asks_nobody(run: Path, opened: Opened) -> None:
+def test_one_run_opens_without_errors_or_network(run: Path, opened: Opened) -> None:
     browser = opened(report_page([read_run(run)]))
     assert complaints(browser) == []
     assert all(url.startswith(("file:", "data:", "about:")) for url in requests(browser))
@@ -68,7 +68,7 @@ def test_one_run_opens_with_no_complaint_and_asks_nobody(run: Path, opened: Open
         "return [...document.querySelectorAll('h2')].map((h) => h.textContent)"
     )
     assert headings == [
-        "What was run",
+        "Summary",
         "Final accuracy",
         "Clusters",
         "Cluster weights",
@@ -113,7 +113,7 @@ def test_tables_open_and_sort_by_keyboard_alone(run: Path, opened: Opened) -> No
     keys(browser, "ENTER")
     table = "#accuracy-by-client"
     filled(browser, table)
-    keys(browser, *["TAB"] * 7, "ENTER")  # past the region to "at the end"
+    keys(browser, *["TAB"] * 7, "ENTER")  # past the region to "final"
     shown = [float(text.split()[0]) for text in column(browser, table, 6)]
     assert shown == sorted(shown)
     keys(browser, "ENTER")

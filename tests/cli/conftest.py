@@ -1,4 +1,4 @@
-"""The command line, called in an empty folder."""
+"""Call the command line in an empty folder."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import pytest
 
-from fedwca.cli import main
+from fedwca.cli.entry import main
 
 
-class Said(NamedTuple):
-    """How a call ended, and what it said."""
+class Result(NamedTuple):
+    """Exit code and output of a call."""
 
     code: int
     out: str
@@ -20,14 +20,14 @@ class Said(NamedTuple):
 @pytest.fixture
 def invoke(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Said]:
+) -> Callable[..., Result]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDWCA_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "120")
 
-    def call(*arguments: str) -> Said:
+    def call(*arguments: str) -> Result:
         with pytest.raises(SystemExit) as stop:
             main(list(arguments))
-        return Said(int(str(stop.value.code)), *capsys.readouterr())
+        return Result(int(str(stop.value.code)), *capsys.readouterr())
 
     return call

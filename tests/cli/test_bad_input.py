@@ -1,4 +1,4 @@
-"""Bad input gets one sentence, exit code 2, and loses nothing. All through the real entry point."""
+"""Bad input ends with one sentence and exit code 2, and loses nothing."""
 
 import errno
 import os
@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedwca.engines.records import save_records
-from fedwca.errors import disk_sentence
+from fedwca._support.errors import describe_disk_error
+from fedwca.engines.codec import save_records
 from fedwca.methods import Record
 from fedwca.report.runs import find_runs
-from fuzzing.door import within_bounds
-from fuzzing.weights import lying_npz
-from tiny_settings import TINY
+from tests.fuzz.harness import within_bounds
+from tests.support.tiny_settings import TINY
 
 Fedwca = Callable[..., tuple[int, str]]
 GREY = np.zeros((3, 8, 8), np.uint8)
@@ -26,11 +25,11 @@ GREY = np.zeros((3, 8, 8), np.uint8)
 
 @pytest.fixture
 def fedwca(invoke: Callable[..., Any]) -> Fedwca:
-    """A call's exit code, and what it said on stderr."""
+    """Call a command; return its exit code and stderr."""
 
     def call(*arguments: str) -> tuple[int, str]:
-        code, _, told = invoke(*arguments)
-        return code, told
+        code, _, err = invoke(*arguments)
+        return code, err
 
     return call
 
@@ -40,75 +39,75 @@ def run_tiny(fedwca: Fedwca, data: Path, *more: str) -> tuple[int, str]:
     return fedwca("run", *TINY, one_each, f"--set=data.path={data}", *more)
 
 
-def refused(result: tuple[int, str], *words: str) -> None:
-    code, told = result
+def check_error(result: tuple[int, str], *expected: str) -> None:
+    code, err = result
     assert code == 2
-    assert told.startswith("error: ")
-    assert told.count("\n") == 1
-    assert "Traceback" not in told
-    for word in words:
-        assert word in told
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    for text in expected:
+        assert text in err
 
 
 def test_a_missing_config_file(fedwca: Fedwca) -> None:
-    refused(fedwca("run", "nowhere.toml"), "nowhere.toml does not exist")
+    check_error(fedwca("run", "nowhere.toml"), "nowhere.toml does not exist")
 
 
 def test_a_config_that_is_not_toml(fedwca: Fedwca, tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("[training\nlr=1")
-    refused(fedwca("run", "bad.toml"), "not valid TOML")
+    check_error(fedwca("run", "bad.toml"), "not valid TOML")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
-    refused(fedwca("run", "binary.toml"), "not valid TOML")
-    refused(fedwca("run", str(tmp_path)), "cannot be read")
+    check_error(fedwca("run", "binary.toml"), "not valid TOML")
+    check_error(fedwca("run", str(tmp_path)), "cannot be read")
 
 
-def test_what_is_no_config_file_at_all_is_not_read_whole(
+def test_pipes_devices_and_large_files_are_no_config_files(
     fedwca: Fedwca, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.mkfifo(tmp_path / "pipe.toml")
     with within_bounds(seconds=20):
-        refused(fedwca("run", "pipe.toml"), "pipe.toml cannot be read", "not a regular file")
-        refused(fedwca("run", "/dev/zero"), "/dev/zero cannot be read")
+        check_error(fedwca("run", "pipe.toml"), "pipe.toml cannot be read", "not a regular file")
+        check_error(fedwca("run", "/dev/zero"), "/dev/zero cannot be read")
     (tmp_path / "model.safetensors").write_bytes(b"#" * (1 << 20) + b"#")
-    refused(fedwca("run", "model.safetensors"), "too large for a config file")
+    check_error(fedwca("run", "model.safetensors"), "too large for a config file")
 
 
-def test_a_home_that_is_not_there_and_links_in_a_circle(fedwca: Fedwca, tmp_path: Path) -> None:
+def test_an_unknown_home_folder_and_circular_links(fedwca: Fedwca, tmp_path: Path) -> None:
     nobody = "~nosuchuser/images"
-    refused(fedwca("data", "check", nobody), "there is no home folder for ~nosuchuser")
-    refused(fedwca("reproduce", "main", "--data", nobody), "there is no home folder")
-    refused(fedwca("adapt-client", "run", "--data", nobody), "there is no home folder")
+    check_error(fedwca("data", "check", nobody), "there is no home folder for ~nosuchuser")
+    check_error(fedwca("reproduce", "main", "--data", nobody), "there is no home folder")
+    check_error(fedwca("adapt-client", "run", "--data", nobody), "there is no home folder")
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
-    refused(fedwca("show", "circle"), "is not a run folder")
+    check_error(fedwca("show", "circle"), "is not a run folder")
 
 
-def test_a_domain_is_shown_without_codes_for_the_terminal(
+def test_a_domain_is_shown_without_control_codes(
     invoke: Callable[..., Any], npz_folder: Path
 ) -> None:
     (npz_folder / "dim.npz").rename(npz_folder / "dim\x1b[31m\udcff.npz")
-    said = invoke("data", "check", str(npz_folder))
-    assert said.code == 0
-    assert r"dim\u001b[31m\udcff" in said.out
+    result = invoke("data", "check", str(npz_folder))
+    assert result.code == 0
+    assert r"dim\u001b[31m\udcff" in result.out
 
 
-def test_values_that_no_parser_bears(fedwca: Fedwca, tmp_path: Path) -> None:
+def test_values_too_large_or_too_deep_for_a_parser(fedwca: Fedwca, tmp_path: Path) -> None:
     for value in ("9" * 5000, "0x" + "f" * 5000, "[" * 3000 + "]" * 3000):
         (tmp_path / "wild.toml").write_text(f"[training]\nlr = {value}\n")
-        refused(fedwca("run", "wild.toml"), "wild.toml is not valid TOML")
-        refused(fedwca("run", f"--set=training.lr={value}"), "training.lr")
-        refused(fedwca("run", f"--set=method.name={value}"), "there is no method")
-    refused(fedwca("run", "--set=method.name=[1]"), "there is no method [1]")
+        check_error(fedwca("run", "wild.toml"), "wild.toml is not valid TOML")
+        check_error(fedwca("run", f"--set=training.lr={value}"), "training.lr")
+        check_error(fedwca("run", f"--set=method.name={value}"), "there is no method")
+    check_error(fedwca("run", "--set=method.name=[1]"), "there is no method [1]")
 
 
-def test_a_sentence_is_short_and_has_no_codes_for_the_terminal(fedwca: Fedwca) -> None:
-    code, told = fedwca("run", "--set=data.source=x", f"--set=data.benchmark=\x1b[2J{'x' * 90_000}")
+def test_error_messages_are_short_and_have_no_control_codes(fedwca: Fedwca) -> None:
+    code, err = fedwca("run", "--set=data.source=x", f"--set=data.benchmark=\x1b[2J{'x' * 90_000}")
     assert code == 2
-    assert told.startswith("error: ")
-    assert told.rstrip("\n").isprintable()
-    assert len(told) < 2100
+    assert err.startswith("error: ")
+    assert err.rstrip("\n").isprintable()
+    assert len(err) < 2100
 
 
-def test_too_little_memory_is_a_sentence(
+def test_out_of_memory_is_a_user_error(
     fedwca: Fedwca, npz_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for error in (
@@ -117,30 +116,32 @@ def test_too_little_memory_is_a_sentence(
         ImportError("lib.so: failed to map segment from shared object"),
     ):
 
-        def fail(*_: object, error: Exception = error) -> None:
+        def fail(*_: object, error: Exception = error, **__: object) -> None:
             raise error
 
         monkeypatch.setattr("fedwca.experiments.runner.load_data", fail)
-        refused(run_tiny(fedwca, npz_folder), "too little memory")
+        check_error(run_tiny(fedwca, npz_folder), "out of memory")
 
 
 @pytest.mark.parametrize("number", [errno.ENOMEM, errno.EAGAIN])
-def test_a_worker_that_cannot_be_started_is_no_matter_of_paths(
+def test_a_process_that_cannot_start_is_out_of_memory(
     fedwca: Fedwca, npz_folder: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("fedwca.experiments.runner.load_data", fail)
-    refused(run_tiny(fedwca, npz_folder), "too little memory", "workers")
+    check_error(run_tiny(fedwca, npz_folder), "out of memory", "workers")
 
 
-def test_what_a_disk_refuses_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_read_only_and_unreadable_have_messages_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "w.pth"
     file.write_bytes(b"")
 
     def sentence(number: int, path: Path) -> str:
-        return disk_sentence(OSError(number, os.strerror(number), str(path)))
+        return describe_disk_error(OSError(number, os.strerror(number), str(path)))
 
     assert "the disk is full" in sentence(errno.EDQUOT, file)
     assert "cannot write" in sentence(errno.EACCES, tmp_path / "new")
@@ -149,7 +150,7 @@ def test_what_a_disk_refuses_is_told_apart(tmp_path: Path, monkeypatch: pytest.M
     assert f"cannot read {file}" in sentence(errno.EACCES, file)
 
 
-def test_a_bug_is_told_even_where_no_log_can_be_written(
+def test_a_bug_is_reported_even_if_no_log_can_be_written(
     invoke: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -158,24 +159,29 @@ def test_a_bug_is_told_even_where_no_log_can_be_written(
     def no_folder(*_: object, **__: object) -> None:
         raise FileNotFoundError("No usable temporary directory")
 
-    monkeypatch.setattr("fedwca.report.runs.find_runs", fail)
+    monkeypatch.setattr("fedwca.cli.results.find_runs", fail)
     monkeypatch.setattr("tempfile.NamedTemporaryFile", no_folder)
-    said = invoke("list")
-    assert said.code == 1
-    assert "failed unexpectedly (LookupError: ours); please report it with what" in said.err
+    result = invoke("list")
+    assert result.code == 1
+    assert "failed unexpectedly (LookupError: ours); please report it with" in result.err
+    assert "FEDWCA_DEBUG" in result.err
 
 
-def test_letters_that_the_output_does_not_have_end_no_run(npz_folder: Path, tmp_path: Path) -> None:
+def test_output_that_cannot_encode_a_path_shows_it_escaped(
+    npz_folder: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "猫\udcff"
     shutil.copytree(npz_folder, folder)
     command = [sys.executable, "-m", "fedwca.cli", "data", "check", str(folder)]
     latin = {**os.environ, "PYTHONIOENCODING": "iso-8859-1", "FEDWCA_CACHE": str(tmp_path / "c")}
-    said = subprocess.run(command, env=latin, capture_output=True, cwd=tmp_path, check=False)
-    assert (said.returncode, said.stderr) == (0, b"")
-    assert rb"\u732b\udcff" in said.stdout
+    result = subprocess.run(command, env=latin, capture_output=True, cwd=tmp_path, check=False)
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert rb"\u732b\udcff" in result.stdout
 
 
-def test_a_run_that_nobody_reads_is_stopped_and_says_so(npz_folder: Path, tmp_path: Path) -> None:
+def test_a_run_whose_output_is_closed_stops_with_a_message(
+    npz_folder: Path, tmp_path: Path
+) -> None:
     words = ["run", *TINY, f"--set=data.path={npz_folder}", "--set=training.rounds=50"]
     with subprocess.Popen(
         [sys.executable, "-m", "fedwca.cli", *words],
@@ -188,44 +194,43 @@ def test_a_run_that_nobody_reads_is_stopped_and_says_so(npz_folder: Path, tmp_pa
         assert process.stderr
         process.stdout.readline()
         process.stdout.close()
-        told = process.stderr.read().decode()
+        err = process.stderr.read().decode()
     assert process.returncode == 128 + 13
-    assert told == (
-        "error: nobody reads the output any more: stopped; "
-        "the same command goes on from the last finished round\n"
-    )
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert "rerun the same command" in err
 
 
-def test_a_near_miss_and_a_wrong_type(fedwca: Fedwca) -> None:
-    refused(fedwca("run", "--set", "training.epoch=2"), "did you mean 'epochs'?")
-    refused(fedwca("run", "--set", "training.lr=fast"), "training.lr", "valid number")
-    refused(fedwca("run", "--method", "fedavgg"), "did you mean 'fedavg'?")
-    refused(fedwca("run", "--set", "data.benchmark=mini-digit"), "did you mean 'mini-digits'?")
-    refused(fedwca("run", "--set", "model.backbone=lenett"), "lenet")
+def test_misspelled_settings_and_wrong_types(fedwca: Fedwca) -> None:
+    check_error(fedwca("run", "--set", "training.epoch=2"), "did you mean 'epochs'?")
+    check_error(fedwca("run", "--set", "training.lr=fast"), "training.lr", "valid number")
+    check_error(fedwca("run", "--method", "fedavgg"), "did you mean 'fedavg'?")
+    check_error(fedwca("run", "--set", "data.benchmark=mini-digit"), "did you mean 'mini-digits'?")
+    check_error(fedwca("run", "--set", "model.backbone=lenett"), "lenet")
 
 
 def test_a_typo_in_the_last_method_is_found_before_the_first_is_run(
     fedwca: Fedwca, tmp_path: Path
 ) -> None:
-    refused(fedwca("run", "--method", "source_only", "--method", "fedwac"), "did you mean")
+    check_error(fedwca("run", "--method", "source_only", "--method", "fedwac"), "did you mean")
     assert not (tmp_path / "runs").exists()
 
 
 def test_missing_data(fedwca: Fedwca, npz_folder: Path, tmp_path: Path) -> None:
-    refused(run_tiny(fedwca, tmp_path / "none"), "is not a folder: set data.path")
+    check_error(run_tiny(fedwca, tmp_path / "none"), "is not a folder", "data.path")
     (tmp_path / "empty").mkdir()
-    refused(run_tiny(fedwca, tmp_path / "empty"), "no .npz file")
-    refused(run_tiny(fedwca, npz_folder, "--set=data.source=cleen"), "did you mean 'clean'")
-    refused(fedwca("run", "--set=data.benchmark=digit-five"), "set data.path to their folder")
+    check_error(run_tiny(fedwca, tmp_path / "empty"), "no .npz file")
+    check_error(run_tiny(fedwca, npz_folder, "--set=data.source=cleen"), "did you mean 'clean'")
+    check_error(fedwca("run", "--set=data.benchmark=digit-five"), "set data.path to their folder")
     digits = ("--set=data.benchmark=digit-five", f"--set=data.path={npz_folder}")
-    refused(fedwca("run", *digits), "put", "mnist.npz")
+    check_error(fedwca("run", *digits), "mnist.npz")
 
 
 def test_a_nan_image_is_named(fedwca: Fedwca, npz_folder: Path) -> None:
     images = np.random.default_rng(0).random((20, 16, 16, 3))
     images[7, 3, 3, 0] = np.nan
     np.savez(npz_folder / "dim.npz", images=images, labels=np.arange(20) % 3)
-    refused(run_tiny(fedwca, npz_folder), "dim.npz", "number 7", "remove or repair")
+    check_error(run_tiny(fedwca, npz_folder), "dim.npz", "number 7", "remove or repair")
 
 
 @pytest.mark.parametrize(
@@ -254,17 +259,17 @@ def test_arrays_of_the_wrong_kind(
     fedwca: Fedwca, npz_folder: Path, arrays: dict[str, Any], words: str
 ) -> None:
     np.savez(npz_folder / "dim.npz", **arrays)
-    refused(run_tiny(fedwca, npz_folder), words)
+    check_error(run_tiny(fedwca, npz_folder), words)
 
 
 def test_a_label_beyond_the_classes(fedwca: Fedwca, tmp_path: Path) -> None:
     for name in ("mnist", "svhn", "mnist_m", "usps", "synth"):
         np.savez(tmp_path / f"{name}.npz", images=GREY, labels=np.array([0, 1, 255], np.uint8))
     digits = ("--set=data.benchmark=digit-five", f"--set=data.path={tmp_path}")
-    refused(fedwca("run", *digits), "has the label 255", "0..9")
+    check_error(fedwca("run", *digits), "has the label 255", "0..9")
 
 
-def test_a_damaged_cache_is_made_anew(fedwca: Fedwca, npz_folder: Path, tmp_path: Path) -> None:
+def test_a_corrupt_cache_is_rebuilt(fedwca: Fedwca, npz_folder: Path, tmp_path: Path) -> None:
     assert run_tiny(fedwca, npz_folder)[0] == 0
     before = find_runs(tmp_path / "runs")[0][0].last["accuracy"]
     for number, damage in enumerate([lambda b: b[:-100], lambda b: b"", lambda b: b"[]"]):
@@ -275,49 +280,39 @@ def test_a_damaged_cache_is_made_anew(fedwca: Fedwca, npz_folder: Path, tmp_path
         assert find_runs(tmp_path / f"again{number}")[0][0].last["accuracy"] == before
 
 
-def test_an_archive_that_is_none(fedwca: Fedwca, npz_folder: Path) -> None:
+def test_a_file_that_is_not_an_archive(fedwca: Fedwca, npz_folder: Path) -> None:
     whole = (npz_folder / "dim.npz").read_bytes()
     for content in (b"", b"hello", whole[:200], whole[: len(whole) // 2]):
         (npz_folder / "dim.npz").write_bytes(content)
-        refused(run_tiny(fedwca, npz_folder), "dim.npz", "not a readable .npz")
-
-
-def test_an_archive_that_would_fill_the_memory_is_not_unpacked(
-    fedwca: Fedwca, npz_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fedwca.data.npz._LARGE", 1 << 20)
-    np.savez_compressed(npz_folder / "dim.npz", images=np.zeros((3000, 32, 32, 3), np.uint8))
-    refused(run_tiny(fedwca, npz_folder), "dim.npz would unpack to 8 MB", "numpy.savez")
-    (npz_folder / "dim.npz").write_bytes(lying_npz((10**12, 10**3)))
-    refused(run_tiny(fedwca, npz_folder), "dim.npz is not a readable .npz")
+        check_error(run_tiny(fedwca, npz_folder), "dim.npz", "not a readable .npz")
 
 
 def test_fewer_images_than_clients(fedwca: Fedwca, npz_folder: Path) -> None:
     np.savez(npz_folder / "dim.npz", images=np.zeros((2, 8, 8), np.uint8), labels=np.array([0, 1]))
     result = run_tiny(fedwca, npz_folder, "--set=data.clients_per_domain=3")
-    refused(result, "2 images for 3 clients", "clients_per_domain to at most 2")
+    check_error(result, "2 images for 3 clients", "clients_per_domain to at most 2")
 
 
 def test_unlabeled_source(fedwca: Fedwca, npz_folder: Path) -> None:
     np.savez(npz_folder / "clean.npz", images=np.zeros((9, 8, 8), np.uint8))
-    refused(run_tiny(fedwca, npz_folder), "has no labels", "choose a labeled domain")
+    check_error(run_tiny(fedwca, npz_folder), "has no labels", "data.source")
 
 
 def test_a_weights_file_that_does_not_fit(fedwca: Fedwca, npz_folder: Path, tmp_path: Path) -> None:
     missing = f"--set=source.weights={tmp_path / 'none.safetensors'}"
-    refused(run_tiny(fedwca, npz_folder, missing), "none.safetensors")
+    check_error(run_tiny(fedwca, npz_folder, missing), "none.safetensors")
     other = tmp_path / "other.npz"
     other.write_bytes(b"x")
-    refused(run_tiny(fedwca, npz_folder, f"--set=source.weights={other}"), "other.npz")
+    check_error(run_tiny(fedwca, npz_folder, f"--set=source.weights={other}"), "other.npz")
 
 
-def test_a_device_that_is_not_there(fedwca: Fedwca, npz_folder: Path) -> None:
-    refused(run_tiny(fedwca, npz_folder, "--set=run.device=gpu9"), "set run.device to cpu")
+def test_an_unknown_device(fedwca: Fedwca, npz_folder: Path) -> None:
+    check_error(run_tiny(fedwca, npz_folder, "--set=run.device=gpu9"), "run.device", "cpu")
 
 
-def test_a_layer_that_is_not_there(fedwca: Fedwca, npz_folder: Path) -> None:
+def test_an_unknown_layer(fedwca: Fedwca, npz_folder: Path) -> None:
     result = run_tiny(fedwca, npz_folder, "--set=method.clustering_layer=3")
-    refused(result, "2 convolution layers", "choose 1 to 2")
+    check_error(result, "2 convolution layers", "choose 1 to 2")
 
 
 def test_a_run_folder_of_another_config(fedwca: Fedwca, npz_folder: Path, tmp_path: Path) -> None:
@@ -326,9 +321,9 @@ def test_a_run_folder_of_another_config(fedwca: Fedwca, npz_folder: Path, tmp_pa
     config = run / "config.json"
     config.write_text(config.read_text().replace('"rounds": 2', '"rounds": 3'))
     before = (run / "results.jsonl").read_bytes()
-    refused(run_tiny(fedwca, npz_folder), "another configuration")
+    check_error(run_tiny(fedwca, npz_folder), "another configuration")
     assert (run / "results.jsonl").read_bytes() == before
-    refused(fedwca("resume", str(run)), "does not carry the name of its settings")
+    check_error(fedwca("resume", str(run)), "must be named")
 
 
 def test_data_that_changed_since_the_run_began(fedwca: Fedwca, npz_folder: Path) -> None:
@@ -337,7 +332,7 @@ def test_data_that_changed_since_the_run_began(fedwca: Fedwca, npz_folder: Path)
         images, labels = archive["images"].copy(), archive["labels"]
     images[5] = 0
     np.savez(npz_folder / "dim.npz", images=images, labels=labels)
-    refused(run_tiny(fedwca, npz_folder), "data that have changed", "choose another --runs")
+    check_error(run_tiny(fedwca, npz_folder), "data have changed", "--runs")
     (npz_folder / "dim.npz").unlink()
     (npz_folder / "clean.npz").unlink()
     (npz_folder / "noisy.npz").unlink()
@@ -356,7 +351,7 @@ def test_a_source_model_that_diverges_is_not_kept(
     fedwca: Fedwca, npz_folder: Path, tmp_path: Path
 ) -> None:
     result = run_tiny(fedwca, npz_folder, "--set=source.lr=1e30", "--method", "source_only")
-    refused(result, "lower source.lr")
+    check_error(result, "lower source.lr")
     assert not list((tmp_path / "cache").glob("source/*"))
 
 
@@ -370,28 +365,28 @@ def test_a_source_model_that_diverges_is_not_kept(
         ("training.batch_size=99999999999999999999", "training.batch_size"),
         ("model.bottleneck=100000000000", "model.bottleneck"),
         ("data.image_size=64", "set data.image_size to 32"),
-        ("run.device=meta", "set run.device to cpu"),
+        ("run.device=meta", "run.device"),
         ("method.clustering_layer=some", "'all'"),
         ("method.training.lr=1", "section.name, such as"),
-        ("source.weights=nothing.safetensors", "there is no weights file"),
+        ("source.weights=nothing.safetensors", "source.weights"),
     ],
 )
-def test_settings_that_cannot_be(fedwca: Fedwca, setting: str, words: str, tmp_path: Path) -> None:
-    refused(fedwca("run", "--set", setting), words)
+def test_invalid_settings(fedwca: Fedwca, setting: str, words: str, tmp_path: Path) -> None:
+    check_error(fedwca("run", "--set", setting), words)
     assert not (tmp_path / "runs").exists()
 
 
-def test_folders_that_are_no_runs(fedwca: Fedwca, tmp_path: Path) -> None:
-    refused(fedwca("show", str(tmp_path)), "is not a run folder")
-    refused(fedwca("resume", str(tmp_path / "none")), "is not a run folder")
-    refused(fedwca("compare"), "nothing to compare")
-    refused(fedwca("compare", str(tmp_path)), "is not a run folder")
+def test_folders_that_are_not_runs(fedwca: Fedwca, tmp_path: Path) -> None:
+    check_error(fedwca("show", str(tmp_path)), "is not a run folder")
+    check_error(fedwca("resume", str(tmp_path / "none")), "is not a run folder")
+    check_error(fedwca("compare"), "nothing to compare")
+    check_error(fedwca("compare", str(tmp_path)), "is not a run folder")
 
 
 def test_an_unknown_option_ends_with_code_two(fedwca: Fedwca) -> None:
-    code, told = fedwca("run", "--sed", "1")
+    code, err = fedwca("run", "--sed", "1")
     assert code == 2
-    assert "--sed" in told
+    assert "--sed" in err
 
 
 # --- hard but legal: these must work ------------------------------------------------------------
@@ -450,7 +445,7 @@ def test_a_disk_that_fails_in_the_last_checkpoint_loses_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr("fedwca.experiments.checkpoint.save_records", failing)
-        refused(run_tiny(fedwca, npz_folder), words, "checkpoint-00002")
+        check_error(run_tiny(fedwca, npz_folder), words, "checkpoint-00002")
     view = find_runs(Path("runs"))[0][0]
     assert not view.done
     assert [path.stem for path in view.path.glob("checkpoint-*")] == ["checkpoint-00001"]
@@ -478,10 +473,10 @@ def test_a_really_full_and_a_really_read_only_disk(
 
     runs = ("--runs", str(small_disk / "runs"))
     (small_disk / "ballast").write_bytes(bytes(900_000))
-    refused(run_tiny(fedwca, npz_folder, *runs), "the disk is full", "free some space")
+    check_error(run_tiny(fedwca, npz_folder, *runs), "the disk is full", "free some space")
     (small_disk / "ballast").unlink()
     remount("ro,size=8m")
-    refused(run_tiny(fedwca, npz_folder, *runs), "cannot write", "choose another --runs")
+    check_error(run_tiny(fedwca, npz_folder, *runs), "cannot write", "choose another --runs")
     remount("rw,size=8m")
     assert run_tiny(fedwca, npz_folder, *runs) == (0, "")
     assert find_runs(small_disk / "runs")[0][0].done
@@ -491,19 +486,20 @@ def test_the_installed_command_shows_no_traceback(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fedwca.cli", "run", "nowhere.toml"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr == ("error: nowhere.toml does not exist: give the path of a config file\n")
+    assert done.stderr.startswith("error: nowhere.toml does not exist")
+    assert "Traceback" not in done.stderr
 
 
-def test_a_fault_of_ours_is_a_sentence_with_a_log_and_code_one(
+def test_a_bug_ends_with_code_one_and_a_log(
     fedwca: Fedwca, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("oh")
 
     monkeypatch.setattr("fedwca.experiments.config.resolve", broken)
-    code, told = fedwca("run")
+    code, err = fedwca("run")
     assert code == 1
-    assert "failed unexpectedly (RuntimeError: oh)" in told
-    log = Path(told.split("please report it with ")[1].strip())
+    assert "failed unexpectedly (RuntimeError: oh)" in err
+    log = Path(err.split("please report it with ")[1].strip())
     assert "RuntimeError: oh" in log.read_text()
     log.unlink()

@@ -1,4 +1,4 @@
-"""The commands as a person uses them."""
+"""The commands as users call them."""
 
 import errno
 import os
@@ -14,20 +14,20 @@ import pytest
 import typer
 from PIL import Image
 
-from fedwca.cli import app
-from tiny_settings import TINY
+from fedwca.cli.entry import app
+from tests.support.tiny_settings import TINY
 
 Fedwca = Callable[..., str]
 
 
 @pytest.fixture
 def fedwca(invoke: Callable[..., Any]) -> Fedwca:
-    """What a call that must end well said on stdout."""
+    """Call a command that must succeed; return its stdout."""
 
     def call(*arguments: str) -> str:
-        said = invoke(*arguments)
-        assert said.code == 0, said.err
-        return str(said.out)
+        output = invoke(*arguments)
+        assert output.code == 0, output.err
+        return str(output.out)
 
     return call
 
@@ -55,21 +55,21 @@ def test_run_list_show_compare_and_run_again(fedwca: Fedwca, npz_folder: Path) -
     shown = fedwca("show", str(runs[0]))
     assert "[training]" in shown
     assert "rounds = 2" in shown
-    assert "Results lie in" in fedwca("resume", str(runs[0]))
+    assert "Results:" in fedwca("resume", str(runs[0]))
 
 
-def test_list_of_nothing_says_how_to_begin(fedwca: Fedwca) -> None:
+def test_an_empty_list_says_how_to_start(fedwca: Fedwca) -> None:
     assert "start one with `fedwca run`" in fedwca("list")
 
 
 def test_preview_writes_a_contact_sheet(fedwca: Fedwca, npz_folder: Path) -> None:
-    said = fedwca("data", "preview", str(npz_folder), "-o", "sheets/s.png")
-    assert "Wrote sheets/s.png" in said
+    output = fedwca("data", "preview", str(npz_folder), "-o", "sheets/s.png")
+    assert "Wrote sheets/s.png" in output
     with Image.open("sheets/s.png") as sheet:
         assert sheet.width > 200
 
 
-def test_a_preview_that_cannot_be_written_leaves_the_one_before(
+def test_a_preview_that_cannot_be_written_keeps_the_old_one(
     invoke: Callable[..., Any], npz_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(self: Image.Image, file: Any, *_: object, **__: object) -> None:
@@ -96,13 +96,13 @@ def every_command() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("command", every_command(), ids=" ".join)
-def test_every_command_explains_itself_with_an_example(fedwca: Fedwca, command: list[str]) -> None:
-    said = fedwca(*command, "--help")
-    assert said.startswith("Usage:")
-    assert f"Example: fedwca {' '.join(command)}" in " ".join(said.split())
+def test_the_help_of_every_command_has_an_example(fedwca: Fedwca, command: list[str]) -> None:
+    output = fedwca(*command, "--help")
+    assert output.startswith("Usage:")
+    assert f"Example: fedwca {' '.join(command)}" in " ".join(output.split())
 
 
-def test_a_terminal_sees_a_bar(npz_folder: Path, tmp_path: Path) -> None:
+def test_a_terminal_shows_a_bar(npz_folder: Path, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     folders = ["--runs", str(tmp_path / "runs"), "--cache", str(tmp_path / "cache")]
     arguments = ["run", *TINY, f"--set=data.path={npz_folder}", *folders]
@@ -111,7 +111,7 @@ def test_a_terminal_sees_a_bar(npz_folder: Path, tmp_path: Path) -> None:
         [sys.executable, "-m", "fedwca.cli", *arguments], stdout=theirs, env=environment
     )
     os.close(theirs)
-    said = b""
+    output = b""
     while True:
         try:
             piece = os.read(ours, 65536)
@@ -119,8 +119,8 @@ def test_a_terminal_sees_a_bar(npz_folder: Path, tmp_path: Path) -> None:
             break
         if not piece:
             break
-        said += piece
+        output += piece
     os.close(ours)
     assert process.wait(timeout=60) == 0
-    assert "━" in said.decode()
-    assert "2/2" in said.decode()
+    assert "━" in output.decode()
+    assert "2/2" in output.decode()

@@ -1,8 +1,9 @@
-"""The commands of a deployment, as far as they need no other process."""
+"""The commands of `fedwca deploy` that need no other process."""
 
 import json
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import time
@@ -14,7 +15,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fedwca.deploy.kit import expected_sites
+from fedwca.deploy.deployment_files import read_site_keys
 from fedwca.experiments.config import read_experiment
 
 Invoke = Callable[..., Any]
@@ -22,18 +23,18 @@ THREE = ("--site", "a", "--site", "b", "--site", "c")
 INIT = ("deploy", "init", "--address", "fl.example.org")
 
 
-def refused(said: Any, *words: str) -> None:
-    assert said.code == 2
-    assert said.err.startswith("error: ")
-    assert said.err.count("\n") == 1
+def assert_error(result: Any, *words: str) -> None:
+    assert result.code == 2
+    assert result.err.startswith("error: ")
+    assert result.err.count("\n") == 1
     for word in words:
-        assert word in said.err
+        assert word in result.err
 
 
-def test_init_makes_a_folder_for_the_server_and_for_each_site(invoke: Invoke) -> None:
-    said = invoke(*INIT, *THREE)
-    assert said.code == 0, said.err
-    assert "fedwca deploy server" in said.out
+def test_init_creates_a_folder_for_the_server_and_for_each_site(invoke: Invoke) -> None:
+    result = invoke(*INIT, *THREE)
+    assert result.code == 0, result.err
+    assert "fedwca deploy server" in result.out
     root = Path("deployment")
     assert sorted(p.name for p in (root / "server").iterdir()) == [
         "ca.crt",
@@ -57,12 +58,12 @@ def test_init_makes_a_folder_for_the_server_and_for_each_site(invoke: Invoke) ->
     secrets = [*root.rglob("*.key")]
     assert len(secrets) == 5
     assert {stat.S_IMODE(path.stat().st_mode) for path in secrets} == {0o600}
-    keys = expected_sites(root)
+    keys = read_site_keys(root)
     assert list(keys) == ["a", "b", "c"]
     assert len(set(keys.values())) == 3
 
 
-def test_the_server_s_certificate_is_signed_for_its_names_by_the_authority(invoke: Invoke) -> None:
+def test_the_authority_signs_the_server_certificate_for_its_names(invoke: Invoke) -> None:
     assert invoke(*INIT, *THREE).code == 0
     server = Path("deployment/server")
     ca = x509.load_pem_x509_certificate((server / "ca.crt").read_bytes())
@@ -81,17 +82,17 @@ def test_the_server_s_certificate_is_signed_for_its_names_by_the_authority(invok
 def test_sites_are_added_and_nothing_else_changes(invoke: Invoke) -> None:
     assert invoke(*INIT, *THREE).code == 0
     root = Path("deployment")
-    kept = {p: p.read_bytes() for p in root.rglob("*") if p.is_file() and p.suffix != ".toml"}
-    said = invoke("deploy", "init", "--site", "d")
-    assert said.code == 0, said.err
-    assert list(expected_sites(root)) == ["a", "b", "c", "d"]
-    assert {p: p.read_bytes() for p in kept} == kept
-    refused(invoke("deploy", "init", "--site", "d"), "name new ones")
-    refused(invoke("deploy", "init", "--site", "e", "--port", "1234"), "leave these options out")
-    assert list(expected_sites(root)) == ["a", "b", "c", "d"]
+    before = {p: p.read_bytes() for p in root.rglob("*") if p.is_file() and p.suffix != ".toml"}
+    result = invoke("deploy", "init", "--site", "d")
+    assert result.code == 0, result.err
+    assert list(read_site_keys(root)) == ["a", "b", "c", "d"]
+    assert {p: p.read_bytes() for p in before} == before
+    assert_error(invoke("deploy", "init", "--site", "d"), "--site")
+    assert_error(invoke("deploy", "init", "--site", "e", "--port", "1234"), "--port")
+    assert list(read_site_keys(root)) == ["a", "b", "c", "d"]
 
 
-def test_the_run_that_init_suggests_is_the_revised_variant_and_needs_its_source(
+def test_the_run_that_init_writes_is_the_revised_variant_and_needs_its_source(
     invoke: Invoke,
 ) -> None:
     assert invoke(*INIT, *THREE, "--port", "9").code == 0
@@ -100,121 +101,127 @@ def test_the_run_that_init_suggests_is_the_revised_variant_and_needs_its_source(
     assert experiment.method_name == "fedwca"
     assert experiment.method.rounds_between_weights == 5
     assert experiment.deploy.wire == "float32"
-    refused(invoke("deploy", "run", str(config)), "no weights file")
+    assert_error(invoke("deploy", "run", str(config)), "source.safetensors")
 
 
-def test_plaintext_must_be_asked_for_and_is_warned_of(invoke: Invoke) -> None:
-    said = invoke(*INIT, *THREE, "--plaintext")
-    assert "warning: plaintext" in said.out
+def test_plaintext_needs_an_option_and_gives_a_warning(invoke: Invoke) -> None:
+    result = invoke(*INIT, *THREE, "--plaintext")
+    assert "warning: plaintext" in result.out
     assert not list(Path("deployment").rglob("*.key"))
-    assert expected_sites(Path("deployment")) == {"a": "", "b": "", "c": ""}
+    assert read_site_keys(Path("deployment")) == {"a": "", "b": "", "c": ""}
 
 
-def test_a_later_site_differs_in_more_than_capitals(invoke: Invoke) -> None:
+def test_a_later_site_differs_in_more_than_case(invoke: Invoke) -> None:
     assert invoke(*INIT, "--site", "clinic").code == 0
     key = Path("deployment/server/keys/clinic.pub").read_bytes()
-    refused(invoke("deploy", "init", "--site", "Clinic"), "there is a site clinic already")
+    assert_error(invoke("deploy", "init", "--site", "Clinic"), "clinic", "Clinic")
     assert Path("deployment/server/keys/clinic.pub").read_bytes() == key
     assert invoke("deploy", "init", "--site", "clinic", "--site", "ward").code == 0
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "named"),
     [
-        (("deploy", "init", "--site", "a"), "--address fl.example.org"),
-        (INIT, "no site is named"),
-        ((*INIT, "--site", "a", "--site", "a"), "given twice"),
-        ((*INIT, "--site", "../a"), "cannot be called"),
-        ((*INIT, "--site", 'a" b'), "cannot be called"),
-        (("deploy", "init", "--address", "a b", "--site", "a"), "no name or address"),
-        ((*INIT, "--site", "a", "--port", "70000"), "no port 70000"),
-        ((*INIT, "--site", "a", "--site", "A"), "given twice"),
-        ((*INIT, "--site", "a", "--listen", "banana"), "no address to listen on"),
-        (("deploy", "init", "--address", "fe80::1", "--site", "a"), "no name or address"),
-        (("deploy", "server"), "make one with `fedwca deploy init`"),
-        (("deploy", "client", "--site", "a", "--data", "."), "no folder of site 'a'"),
-        (("deploy", "run", "x.toml"), "make one with `fedwca deploy init`"),
-        (("deploy", "status"), "make one with `fedwca deploy init`"),
-        (("deploy", "status", "--site", "a"), "no folder of site 'a'"),
-        (("deploy", "stop"), "make one with `fedwca deploy init`"),
+        (("deploy", "init", "--site", "a"), "--address"),
+        (INIT, "--site"),
+        ((*INIT, "--site", "a", "--site", "a"), "--site a"),
+        ((*INIT, "--site", "../a"), "../a"),
+        ((*INIT, "--site", 'a" b'), 'a" b'),
+        (("deploy", "init", "--address", "a b", "--site", "a"), "--address"),
+        ((*INIT, "--site", "a", "--port", "70000"), "--port 70000"),
+        ((*INIT, "--site", "a", "--site", "A"), "--site A"),
+        ((*INIT, "--site", "a", "--listen", "banana"), "--listen"),
+        (("deploy", "init", "--address", "fe80::1", "--site", "a"), "--address"),
+        (("deploy", "server"), "deployment.toml"),
+        (("deploy", "client", "--site", "a", "--data", "."), "site 'a'"),
+        (("deploy", "run", "x.toml"), "deployment.toml"),
+        (("deploy", "status"), "deployment.toml"),
+        (("deploy", "status", "--site", "a"), "site 'a'"),
+        (("deploy", "stop"), "deployment.toml"),
     ],
 )
-def test_what_is_asked_wrongly_gets_a_sentence(
-    invoke: Invoke, words: tuple[str, ...], told: str
-) -> None:
-    refused(invoke(*words), told)
+def test_a_wrong_option_is_a_user_error(invoke: Invoke, words: tuple[str, ...], named: str) -> None:
+    assert_error(invoke(*words), named)
     assert not Path("deployment").exists()
 
 
-def test_a_deployment_that_is_not_up_says_what_to_start(invoke: Invoke) -> None:
+def test_commands_of_a_deployment_that_is_down(invoke: Invoke) -> None:
     assert invoke(*INIT, *THREE, "--port", "9").code == 0
     Path("run.toml").write_text("[training]\nrounds = 1\n")
-    refused(invoke("deploy", "run", "run.toml"), "start it with `fedwca deploy server")
-    refused(invoke("deploy", "run"), "give a config file, or --resume")
-    refused(invoke("deploy", "run", "--resume"), "no run was started")
-    refused(invoke("deploy", "run", "run.toml", "--resume"), "leave CONFIG and --set out")
-    refused(invoke("deploy", "run", "run.toml", "--set", "deploy.wire=float8"), "deploy.wire")
-    refused(invoke("deploy", "run", "run.toml", "--set", "deploy.wires=1"), "did you mean")
-    refused(invoke("deploy", "stop"), "no run is under way")
-    refused(invoke("deploy", "client", "--site", "a", "--data", "nowhere"), "no folder nowhere")
+    assert_error(invoke("deploy", "run", "run.toml"), "port 9", "fedwca deploy server")
+    assert_error(invoke("deploy", "run"), "CONFIG")
+    assert_error(invoke("deploy", "run", "--resume"), "no run was started")
+    assert_error(invoke("deploy", "run", "run.toml", "--resume"), "--resume")
+    assert_error(invoke("deploy", "run", "run.toml", "--set", "deploy.wire=float8"), "deploy.wire")
+    assert_error(invoke("deploy", "run", "run.toml", "--set", "deploy.wires=1"), "did you mean")
+    assert_error(invoke("deploy", "stop"), "no run")
+    assert_error(invoke("deploy", "client", "--site", "a", "--data", "nowhere"), "--data nowhere")
     banana = invoke("deploy", "client", "--site", "a", "--data", ".", "--device", "banana")
-    refused(banana, "there is no device 'banana'")
-    refused(
-        invoke("deploy", "run", "run.toml", "--set", "deploy.least_sites=4"), "wait for 4 sites"
+    assert_error(banana, "--device 'banana'")
+    assert_error(
+        invoke("deploy", "run", "run.toml", "--set", "deploy.least_sites=4"), "deploy.least_sites"
     )
     domain = "method.clustering=domain"
-    refused(invoke("deploy", "run", "run.toml", "--set", domain), "only a simulation knows")
-    said = invoke("deploy", "status")
-    assert "server fl.example.org:9 (TLS and node keys): down" in said.out
-    assert "no run has begun yet" in said.out
-    assert said.out.count("not yet") == 3
+    assert_error(invoke("deploy", "run", "run.toml", "--set", domain), "method.clustering")
+    result = invoke("deploy", "status")
+    assert "server fl.example.org:9 (TLS and site keys): down" in result.out
+    assert "no run has started" in result.out
+    assert result.out.count("not yet") == 3
 
 
-def test_a_site_s_own_folder_is_found_wherever_it_was_copied(invoke: Invoke) -> None:
+def test_a_site_s_own_folder_is_found_where_it_was_copied(invoke: Invoke) -> None:
     assert invoke(*INIT, *THREE, "--port", "9").code == 0
-    shutil.copytree("deployment/sites/b", "taken/away")
-    said = invoke("deploy", "status", "--site", "b", "--folder", "taken/away")
-    assert said.code == 0
-    assert "site b, server fl.example.org:9: not reached" in said.out
-    assert "no model yet" in said.out
-    refused(invoke("deploy", "status", "--site", "a", "--folder", "taken/away"), "of site 'b'")
-    Path("taken/away/ca.crt").write_text("junk")
-    junk = invoke("deploy", "client", "--site", "b", "--data", ".", "--folder", "taken/away")
-    refused(junk, "ca.crt is damaged")
-    Path("taken/away/site.key").unlink()
-    keyless = invoke("deploy", "client", "--site", "b", "--data", ".", "--folder", "taken/away")
-    refused(keyless, "lacks site.key, so the server would not let it in")
-    Path("taken/away/site.toml").write_text("site = [")
-    refused(invoke("deploy", "status", "--site", "b", "--folder", "taken/away"), "cannot be read")
+    shutil.copytree("deployment/sites/b", "copied/folder")
+    result = invoke("deploy", "status", "--site", "b", "--folder", "copied/folder")
+    assert result.code == 0
+    assert "site b, server fl.example.org:9: not reachable" in result.out
+    assert "no model yet" in result.out
+    assert_error(
+        invoke("deploy", "status", "--site", "a", "--folder", "copied/folder"), "of site 'b'"
+    )
+    Path("copied/folder/ca.crt").write_text("junk")
+    junk = invoke("deploy", "client", "--site", "b", "--data", ".", "--folder", "copied/folder")
+    assert_error(junk, "ca.crt is corrupt")
+    Path("copied/folder/site.key").unlink()
+    keyless = invoke("deploy", "client", "--site", "b", "--data", ".", "--folder", "copied/folder")
+    assert_error(keyless, "site.key is missing")
+    Path("copied/folder/site.toml").write_text("site = [")
+    assert_error(
+        invoke("deploy", "status", "--site", "b", "--folder", "copied/folder"), "cannot be read"
+    )
 
 
-def test_a_deployment_nested_without_end_is_refused(invoke: Invoke, tmp_path: Path) -> None:
+def test_endlessly_nested_settings_are_rejected(invoke: Invoke, tmp_path: Path) -> None:
     (tmp_path / "deployment.toml").write_text(f"sites = {'[' * 5000}{']' * 5000}")
-    refused(invoke("deploy", "status", "--folder", str(tmp_path)), "cannot be read")
+    assert_error(invoke("deploy", "status", "--folder", str(tmp_path)), "cannot be read")
 
 
-def test_the_scripts_start_the_command_again_until_it_is_stopped(
-    invoke: Invoke, tmp_path: Path
-) -> None:
+def test_a_missing_setting_is_named(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "deployment.toml").write_text('address = "a"\nlisten = "b"\nsites = []\n')
+    result = invoke("deploy", "status", "--folder", str(tmp_path))
+    assert_error(result, "deployment.toml", "port")
+
+
+def test_the_start_script_of_a_site_runs_its_client(invoke: Invoke, tmp_path: Path) -> None:
     assert invoke(*INIT, *THREE).code == 0
-    counter = tmp_path / "count"
-    fake = tmp_path / "fake fedwca"
-    fake.write_text(f'#!/bin/sh\necho "$@" >> "{counter}"\nexit 2\n')
-    fake.chmod(0o755)
+    arguments = tmp_path / "arguments"
+    command = tmp_path / "fake fedwca"
+    command.write_text(f'#!/bin/sh\necho "$@" > "{arguments}"\nexit 2\n')
+    command.chmod(0o755)
     script = Path("deployment/sites/a/start.sh").resolve()
     done = subprocess.run(
-        [script, "/my images"], env={"FEDWCA": str(fake), "PATH": "/bin:/usr/bin"}
+        [script, "/my images", "--threads", "1"],
+        env={"FEDWCA": str(command), "PATH": "/bin:/usr/bin"},
     )
     assert done.returncode == 2
-    folder = script.parent
-    line = f"deploy client --site a --folder {folder} --data /my images\n"
-    assert counter.read_text() == line
-    nameless = subprocess.run([script], capture_output=True, text=True)
-    assert nameless.returncode != 0
-    assert "give the folder of the images" in nameless.stderr
+    words = f"deploy client --site a --folder {script.parent} --data /my images --threads 1"
+    assert arguments.read_text().strip() == words
+    without_data = subprocess.run([script], capture_output=True, text=True)
+    assert without_data.returncode != 0
+    assert "folder of images" in without_data.stderr
 
 
-def test_a_script_that_is_ended_ends_its_command(invoke: Invoke, tmp_path: Path) -> None:
+def test_signals_to_a_start_script_reach_its_command(invoke: Invoke, tmp_path: Path) -> None:
     assert invoke(*INIT, *THREE, "--port", "9").code == 0
     command = tmp_path / "sleeper"
     command.write_text("#!/bin/sh\necho $$ > pid\nexec sleep 60\n")
@@ -222,51 +229,48 @@ def test_a_script_that_is_ended_ends_its_command(invoke: Invoke, tmp_path: Path)
     script = subprocess.Popen(
         [tmp_path / "deployment/server/start.sh"], env={**os.environ, "FEDWCA": str(command)}
     )
-    until = time.monotonic() + 20
+    deadline = time.monotonic() + 20
     while not (Path("pid").exists() and Path("pid").read_text().strip()):
-        assert time.monotonic() < until
+        assert time.monotonic() < deadline
         time.sleep(0.05)
+    assert int(Path("pid").read_text()) == script.pid
     script.terminate()
-    assert script.wait(timeout=20) == 130
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(Path("pid").read_text()), 0)
+    assert script.wait(timeout=20) == -signal.SIGTERM
 
 
 @pytest.mark.parametrize("damage", [lambda text: text[:9], lambda text: text.replace("3", "4")])
-def test_a_run_whose_result_is_damaged_is_not_done(
+def test_a_run_whose_result_is_corrupt_is_not_finished(
     invoke: Invoke, damage: Callable[[str], str]
 ) -> None:
-    from fedwca.deploy.server import deployed_name
-    from fedwca.files import seal
+    from fedwca._support.files import add_checksum
 
     assert invoke(*INIT, *THREE, "--port", "9").code == 0
     Path("run.toml").write_text("[training]\nrounds = 1\n")
-    run = Path("deployment/server/runs") / deployed_name(read_experiment(Path("run.toml")))
+    run = Path("deployment/server/runs") / read_experiment(Path("run.toml")).deployed_name
     run.mkdir(parents=True)
-    result = json.dumps(seal({"round": 3}))
+    result = json.dumps(add_checksum({"round": 3}))
     (run / "result.json").write_text(result)
-    assert "this run is done" in invoke("deploy", "run", "run.toml").out
+    assert "this run is finished" in invoke("deploy", "run", "run.toml").out
     (run / "result.json").write_text(damage(result))
-    refused(invoke("deploy", "run", "run.toml"), "start it with `fedwca deploy server")
+    assert_error(invoke("deploy", "run", "run.toml"), "port 9", "fedwca deploy server")
 
 
-def test_a_deployed_run_is_resumed_by_another_command(invoke: Invoke) -> None:
+def test_resume_names_the_command_for_a_deployed_run(invoke: Invoke) -> None:
     from fedwca.experiments.config import resolve
 
     run = Path("runs/deployed-mini_digits")
     run.mkdir(parents=True)
     (run / "config.json").write_text(json.dumps({"settings": resolve({}).deployed_settings()}))
-    refused(invoke("resume", str(run)), "`fedwca deploy run --resume`")
+    assert_error(invoke("resume", str(run)), "`fedwca deploy run --resume`")
 
 
-def test_status_tells_what_the_run_folder_holds(invoke: Invoke) -> None:
+def test_status_shows_what_the_run_folder_holds(invoke: Invoke) -> None:
     assert invoke(*INIT, *THREE, "--port", "9").code == 0
-    from fedwca.deploy.server import deployed_name
     from fedwca.experiments.config import resolve
 
     experiment = resolve({"training": {"rounds": 4}})
     server = Path("deployment/server")
-    run = server / "runs" / deployed_name(experiment)
+    run = server / "runs" / experiment.deployed_name
     run.mkdir(parents=True)
     job = {"id": "1", "settings": experiment.settings(), "runs": str(server / "runs")}
     (server / "job.json").write_text(json.dumps(job))
@@ -285,14 +289,14 @@ def test_status_tells_what_the_run_folder_holds(invoke: Invoke) -> None:
     facts = {"images": 7, "test_images": 0, "online": False, "answered": 0}
     sites = {
         "a": {**facts, "refused": 0, "problem": "no power"},
-        "b": {**facts, "refused": 3, "problem": "round 1: its answer is refused"},
+        "b": {**facts, "refused": 3, "problem": "round 1: its reply was refused"},
     }
     (run / "sites.json").write_text(json.dumps(sites))
-    said = invoke("deploy", "status").out
-    assert "1 of 4 rounds, cut short; go on with `fedwca deploy run --resume`" in said
-    assert "bytes: 1,000 down and 50 up in 1 round;" in said
-    row = next(line for line in said.splitlines() if line.startswith("a "))
+    output = invoke("deploy", "status").out
+    assert "1 of 4 rounds, interrupted" in output
+    assert "bytes: 1,000 down and 50 up in 1 round;" in output
+    row = next(line for line in output.splitlines() if line.startswith("a "))
     assert row.split() == ["a", "lost", "7", "1", "0.50", "round", "0", "no", "power"]
-    assert "25.0 %" in said
-    row = next(line for line in said.splitlines() if line.startswith("b "))
-    assert row.split()[-7:] == ["3", "round", "1:", "its", "answer", "is", "refused"]
+    assert "25.0 %" in output
+    row = next(line for line in output.splitlines() if line.startswith("b "))
+    assert row.split()[-7:] == ["3", "round", "1:", "its", "reply", "was", "refused"]

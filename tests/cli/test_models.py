@@ -1,4 +1,4 @@
-"""From a run to models in use: export, predict, a new site; each by its file alone."""
+"""The commands that use the models of a run: export, predict, adapt-client."""
 
 import html
 import json
@@ -17,12 +17,12 @@ import pytest
 import torch
 from PIL import Image
 
-from conftest import draw_domain
+from fedwca._support.text import escape_unprintable
 from fedwca.core.weights import cluster_weights
-from fedwca.experiments.model_card import card_text, plain
+from fedwca.experiments.model_card import escape_name, format_card
 from fedwca.experiments.store import RunFolder
-from fedwca.models import Description, load_described, read_description
-from fedwca.notes import written_out
+from fedwca.models import ModelDescription, load_model
+from tests.conftest import draw_domain
 
 Invoke = Callable[..., Any]
 
@@ -78,7 +78,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 def fedwca(folder: Path, *arguments: str) -> str:
-    """What a process of its own says."""
+    """Return the output of a command in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "fedwca.cli", *arguments],
         cwd=folder,
@@ -92,8 +92,8 @@ def fedwca(folder: Path, *arguments: str) -> str:
 
 
 @pytest.fixture
-def at(world: World, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> Invoke:
-    """The command line, with the runs of the world at hand."""
+def cli(world: World, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> Invoke:
+    """The command line, with the runs of the world."""
     monkeypatch.setenv("FEDWCA_RUNS", str(world.path / "runs"))
     monkeypatch.setenv("FEDWCA_CACHE", str(world.path / "cache"))
     return invoke
@@ -116,46 +116,48 @@ def score(world: World, client: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["safetensors", "onnx"])
 @pytest.mark.parametrize("client", ["yard", ODD], ids=["yard", "odd"])
-def test_what_is_exported_scores_as_the_run_did(
-    world: World, at: Invoke, tmp_path: Path, kind: str, client: str
+def test_exported_models_score_as_in_the_run(
+    world: World, cli: Invoke, tmp_path: Path, kind: str, client: str
 ) -> None:
     alone = tmp_path / "alone"
     put_test_images(world, client, alone / "images")
     run = world.runs["fedwca"]
-    said = at("export", run.name, "--client", client, "--format", kind, "-o", str(alone))
-    assert said.code == 0, said.err
+    result = cli("export", run.name, "--client", client, "--format", kind, "-o", str(alone))
+    assert result.code == 0, result.err
     (model,) = alone.glob(f"*.{kind}")
     for card in alone.glob("*.md"):
         card.unlink()
     lines = fedwca(alone, "predict", model.name, "images", "--json").splitlines()
-    told = [json.loads(line) for line in lines]
+    predictions = [json.loads(line) for line in lines]
     expected = score(world, client)
-    assert len(told) == expected["total"] > 0
-    correct = sum(Path(t["path"]).parent.name == t["class"] for t in told)
+    assert len(predictions) == expected["total"] > 0
+    correct = sum(Path(p["path"]).parent.name == p["class"] for p in predictions)
     assert correct == expected["correct"]
-    for t in told:
-        assert list(t["probabilities"]) == list(CLASSES)
-        assert t["probabilities"][t["class"]] == t["confidence"] == max(t["probabilities"].values())
-    confidence = sum(t["confidence"] for t in told) / len(told)
+    for prediction in predictions:
+        probabilities = prediction["probabilities"]
+        assert list(probabilities) == list(CLASSES)
+        assert probabilities[prediction["class"]] == prediction["confidence"]
+        assert prediction["confidence"] == max(probabilities.values())
+    confidence = sum(p["confidence"] for p in predictions) / len(predictions)
     assert confidence == pytest.approx(expected["confidence"], abs=1e-5)
 
 
-def test_a_run_without_its_source_model_has_nothing_to_export(
-    world: World, at: Invoke, tmp_path: Path
+def test_a_run_without_its_source_model_is_refused(
+    world: World, cli: Invoke, tmp_path: Path
 ) -> None:
     run = tmp_path / world.runs["fedwca"].name
     shutil.copytree(world.runs["fedwca"], run)
     (run / "source.safetensors").unlink()
-    said = at("export", str(run))
-    assert said.code == 2
-    assert "has no models: source.safetensors is gone or damaged; run it again" in said.err
+    result = cli("export", str(run))
+    assert result.code == 2
+    assert "source.safetensors" in result.err
 
 
 def test_all_clients_are_exported_under_safe_names_with_cards(
-    world: World, at: Invoke, tmp_path: Path
+    world: World, cli: Invoke, tmp_path: Path
 ) -> None:
-    said = at("export", str(world.runs["fedwca"]))
-    assert said.code == 0, said.err
+    result = cli("export", str(world.runs["fedwca"]))
+    assert result.code == 0, result.err
     folder = world.runs["fedwca"] / "models"
     names = sorted(os.listdir(folder))
     assert [n for n in names if n.endswith(".md")] == [
@@ -167,12 +169,11 @@ def test_all_clients_are_exported_under_safe_names_with_cards(
     card = (folder / "img-src-x-onerror-alert-1.safetensors.md").read_text()
     assert "<" not in card
     assert "```json" in card
-    assert plain(ODD) in card
+    assert escape_name(ODD) in card
     expected = score(world, ODD)
     assert f"{expected['correct']} of {expected['total']}" in card
-    assert "accuracy is not known" in (folder / "dim.safetensors.md").read_text()
-    made = read_description(folder / "yard.safetensors")
-    assert made is not None
+    assert "accuracy is unknown" in (folder / "dim.safetensors.md").read_text()
+    _, made = load_model(folder / "yard.safetensors")
     assert made.classes == tuple(sorted(CLASSES))
     assert made.made["client"] == "yard"
     assert made.made["method"] == "fedwca"
@@ -181,14 +182,14 @@ def test_all_clients_are_exported_under_safe_names_with_cards(
     assert isinstance(made.made["cluster"], int)
 
 
-def test_the_cards_lines_run_without_fedwca_or_torch(
-    world: World, at: Invoke, tmp_path: Path
+def test_the_script_in_the_card_runs_without_fedwca_or_torch(
+    world: World, cli: Invoke, tmp_path: Path
 ) -> None:
     put_test_images(world, "yard", tmp_path / "images")
-    said = at("export", world.runs["fedwca"].name, "--client", "yard", "-o", str(tmp_path))
-    assert said.code == 0, said.err
+    result = cli("export", world.runs["fedwca"].name, "--client", "yard", "-o", str(tmp_path))
+    assert result.code == 0, result.err
     # From the file alone, as a site would do it with its own model.
-    assert at("export", str(tmp_path / "yard.safetensors"), "--format", "onnx").code == 0
+    assert cli("export", str(tmp_path / "yard.safetensors"), "--format", "onnx").code == 0
     card = (tmp_path / "yard.onnx.md").read_text()
     (lines,) = re.findall(r"```python\n(.*?)\n```", card, re.DOTALL)
     assert len([line for line in lines.splitlines() if line]) <= 12
@@ -199,16 +200,16 @@ def test_the_cards_lines_run_without_fedwca_or_torch(
         [sys.executable, "use.py", *files], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    ours = at("predict", str(tmp_path / "yard.safetensors"), str(tmp_path / "images")).out
+    ours = cli("predict", str(tmp_path / "yard.safetensors"), str(tmp_path / "images")).out
     expected = [line.rpartition("\t")[0].replace("\t", " ") for line in ours.splitlines()]
     assert done.stdout.splitlines() == expected
     assert len(expected) == score(world, "yard")["total"]
 
 
-def test_predict_takes_files_folders_and_globs_and_skips_what_is_broken(
-    world: World, at: Invoke, tmp_path: Path
+def test_predict_accepts_files_folders_and_patterns_and_skips_corrupt_ones(
+    world: World, cli: Invoke, tmp_path: Path
 ) -> None:
-    assert at("export", world.runs["fedwca"].name, "--client", "yard", "-o", "m").code == 0
+    assert cli("export", world.runs["fedwca"].name, "--client", "yard", "-o", "m").code == 0
     model = "m/yard.safetensors"
     deep = tmp_path / "in" / "a" / "b"
     deep.mkdir(parents=True)
@@ -216,9 +217,9 @@ def test_predict_takes_files_folders_and_globs_and_skips_what_is_broken(
         shutil.copy(world.path / "new" / "000.png", tmp_path / name)
     (deep / "broken.png").write_bytes(b"")
     (deep / "notes.txt").write_text("no image")
-    said = at("predict", model, "in", "in/a/b/[1].png", "in/**/y.png", "--batch-size", "2")
-    assert said.code == 0, said.err
-    rows = [line.split("\t") for line in said.out.splitlines()]
+    result = cli("predict", model, "in", "in/a/b/[1].png", "in/**/y.png", "--batch-size", "2")
+    assert result.code == 0, result.err
+    rows = [line.split("\t") for line in result.out.splitlines()]
     assert [row[0] for row in rows] == [
         "in/x.png",
         "in/a/y.png",
@@ -226,21 +227,23 @@ def test_predict_takes_files_folders_and_globs_and_skips_what_is_broken(
         "in/a/b/new\\u000aline.png",
     ]
     assert len({(name, confidence) for _, name, confidence in rows}) == 1
-    assert "in/a/b/broken.png is skipped: it is empty" in said.err
-    assert "notes.txt" not in said.err
+    assert "in/a/b/broken.png is skipped: empty file" in result.err
+    assert "notes.txt" not in result.err
 
-    said = at("predict", model, "in/a/b/broken.png", "in/a/b/notes.txt")
-    assert said.code == 2
-    assert said.err.count("is skipped") == 2
-    assert "none of the images could be read" in said.err
-    assert at("predict", model, "nowhere/*.png").code == 2
-    assert at("predict", "in/x.png", "in").code == 2
-    said = at("predict", model, "in", "--batch-size", "0")
-    assert "--batch-size must be" in said.err
+    result = cli("predict", model, "in/a/b/broken.png", "in/a/b/notes.txt")
+    assert result.code == 2
+    assert result.err.count("is skipped") == 2
+    assert "none of the images" in result.err
+    assert cli("predict", model, "nowhere/*.png").code == 2
+    assert cli("predict", "in/x.png", "in").code == 2
+    result = cli("predict", model, "in", "--batch-size", "0")
+    assert "--batch-size must be" in result.err
 
 
-def test_a_bar_on_stderr_leaves_the_lines_whole(world: World, at: Invoke, tmp_path: Path) -> None:
-    assert at("export", world.runs["fedwca"].name, "--client", "yard", "-o", ".").code == 0
+def test_the_progress_bar_is_separate_from_the_output(
+    world: World, cli: Invoke, tmp_path: Path
+) -> None:
+    assert cli("export", world.runs["fedwca"].name, "--client", "yard", "-o", ".").code == 0
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "fedwca.cli", "predict", "yard.safetensors"]
     with subprocess.Popen(
@@ -260,46 +263,48 @@ def test_a_bar_on_stderr_leaves_the_lines_whole(world: World, at: Invoke, tmp_pa
     assert "predicting" not in lines
 
 
-def test_runs_without_models_are_told_apart(world: World, at: Invoke, tmp_path: Path) -> None:
+def test_unknown_clients_unfinished_and_deployed_runs(
+    world: World, cli: Invoke, tmp_path: Path
+) -> None:
     run = world.runs["fedwca"]
-    said = at("export", run.name, "--client", "yrad")
-    assert said.code == 2
-    assert "did you mean 'yard'" in said.err
+    result = cli("export", run.name, "--client", "yrad")
+    assert result.code == 2
+    assert "did you mean 'yard'" in result.err
 
     unfinished = tmp_path / "part"
     shutil.copytree(run, unfinished)
     (unfinished / "result.json").unlink()
     shutil.rmtree(unfinished / "checkpoint-00002")
-    said = at("export", str(unfinished), "--client", "yard")
-    assert said.code == 0, said.err
-    assert "after 1 of 2 rounds" in said.err
+    result = cli("export", str(unfinished), "--client", "yard")
+    assert result.code == 0, result.err
+    assert "after 1 of 2 rounds" in result.err
     shutil.rmtree(unfinished / "checkpoint-00001")
-    said = at("export", str(unfinished))
-    assert said.code == 2
-    assert "fedwca resume" in said.err
+    result = cli("export", str(unfinished))
+    assert result.code == 2
+    assert "fedwca resume" in result.err
 
     config = json.loads((run / "config.json").read_text())
     config["settings"]["deploy"] = {}
     deployed = tmp_path / "deployed-x"
     shutil.copytree(run, deployed)
     (deployed / "config.json").write_text(json.dumps(config))
-    said = at("export", str(deployed))
-    assert said.code == 2
-    assert "each site has its model" in said.err
+    result = cli("export", str(deployed))
+    assert result.code == 2
+    assert "each site has its model" in result.err
 
 
-def test_a_new_site_gets_its_model_and_the_run_stays_as_it_was(
-    world: World, at: Invoke, tmp_path: Path
+def test_a_new_site_gets_its_model_and_the_run_is_unchanged(
+    world: World, cli: Invoke, tmp_path: Path
 ) -> None:
     run = world.runs["fedwca"]
     before = {p.name: p.read_bytes() for p in run.iterdir() if p.is_file()}
     where = ["--data", str(world.path / "new"), "--test", str(world.path / "new-test")]
-    said = at("adapt-client", run.name, *where, "--name", ODD + "/new")
-    assert said.code == 0, said.err
+    result = cli("adapt-client", run.name, *where, "--name", ODD + "/new")
+    assert result.code == 0, result.err
     assert {p.name: p.read_bytes() for p in run.iterdir() if p.is_file()} == before
 
     model = tmp_path / "img-src-x-onerror-alert-1-new.safetensors"
-    _, about = load_described(model)
+    _, about = load_model(model)
     made: Any = about.made
     found = RunFolder(run).load_checkpoint(1)
     assert found is not None
@@ -310,59 +315,59 @@ def test_a_new_site_gets_its_model_and_the_run_stays_as_it_was(
     assert made["v"] == pytest.approx(v.tolist())
     assert sum(made["v"]) == pytest.approx(1)
     rows = dict(
-        re.findall(r"^(source|cluster|f_init|delivered) +[\d.]+ +(\d+/\d+)", said.out, re.M)
+        re.findall(r"^(source|cluster|f_init|delivered) +[\d.]+ +(\d+/\d+)", result.out, re.M)
     )
     assert list(rows) == ["source", "cluster", "f_init", "delivered"]
     assert rows["delivered"] == f"{made['correct']}/{made['total']}" == f"{made['correct']}/40"
     assert "<img" not in (tmp_path / f"{model.name}.md").read_text()
 
-    told = [
+    predictions = [
         json.loads(line)
-        for line in at(
+        for line in cli(
             "predict", str(model), str(world.path / "new-test"), "--json"
         ).out.splitlines()
     ]
-    assert sum(Path(t["path"]).parent.name == t["class"] for t in told) == made["correct"]
+    assert sum(Path(p["path"]).parent.name == p["class"] for p in predictions) == made["correct"]
 
 
-def test_a_new_site_without_labels_and_as_onnx(world: World, at: Invoke, tmp_path: Path) -> None:
-    said = at("adapt-client", world.runs["fedwca"].name, "--data", str(world.path / "new"),
+def test_a_new_site_without_labels_and_as_onnx(world: World, cli: Invoke, tmp_path: Path) -> None:
+    result = cli("adapt-client", world.runs["fedwca"].name, "--data", str(world.path / "new"),
               "--output", "here/site.onnx")  # fmt: skip
-    assert said.code == 0, said.err
-    assert "accuracy" not in said.out
-    assert "α" in said.out
+    assert result.code == 0, result.err
+    assert "accuracy" not in result.out
+    assert "α" in result.out
     assert sorted(os.listdir(tmp_path / "here")) == ["site.onnx", "site.onnx.md"]
-    assert len(at("predict", "here/site.onnx", str(world.path / "new")).out.splitlines()) == 40
+    assert len(cli("predict", "here/site.onnx", str(world.path / "new")).out.splitlines()) == 40
 
 
 def test_a_new_site_starts_from_the_global_model_where_there_are_no_clusters(
-    world: World, at: Invoke, tmp_path: Path
+    world: World, cli: Invoke, tmp_path: Path
 ) -> None:
     where = ["--data", str(world.path / "new"), "--test", str(world.path / "new-test")]
-    said = at("adapt-client", world.runs["fedavg"].name, *where)
-    assert said.code == 0, said.err
-    rows = re.findall(r"^(\w+) +[\d.]+ +(\d+)/40", said.out, re.MULTILINE)
+    result = cli("adapt-client", world.runs["fedavg"].name, *where)
+    assert result.code == 0, result.err
+    rows = re.findall(r"^(\w+) +[\d.]+ +(\d+)/40", result.out, re.MULTILINE)
     assert [who for who, _ in rows] == ["source", "server", "delivered"]
-    assert "cluster" not in said.out
+    assert "cluster" not in result.out
     assert (tmp_path / "new.safetensors").exists()
 
 
 @pytest.mark.parametrize(
-    ("method", "more", "sentence"),
+    ("method", "more", "words"),
     [
-        ("local", [], "send no model of their own"),
-        ("fedwca", ["--name", "yard"], "has a client 'yard' already"),
-        ("fedwca", ["--output", "m.pth"], "end it in .safetensors or .onnx"),
-        ("fedwca", ["--test", "nowhere"], "there is no folder nowhere"),
+        ("local", [], "clients of local"),
+        ("fedwca", ["--name", "yard"], "client 'yard'"),
+        ("fedwca", ["--output", "m.pth"], "--output m.pth"),
+        ("fedwca", ["--test", "nowhere"], "nowhere"),
     ],
 )
-def test_a_new_site_that_cannot_be_served_is_told_why(
-    world: World, at: Invoke, method: str, more: list[str], sentence: str
+def test_a_new_site_that_cannot_be_served_is_refused(
+    world: World, cli: Invoke, method: str, more: list[str], words: str
 ) -> None:
-    said = at("adapt-client", world.runs[method].name, "--data", str(world.path / "new"), *more)
-    assert said.code == 2
-    assert sentence in said.err
-    assert said.err.count("\n") == 1
+    result = cli("adapt-client", world.runs[method].name, "--data", str(world.path / "new"), *more)
+    assert result.code == 2
+    assert words in result.err
+    assert result.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -378,8 +383,8 @@ def test_a_new_site_that_cannot_be_served_is_told_why(
         "&lt;",
     ],
 )
-def test_a_card_takes_no_name_for_markup(name: str) -> None:
-    about = Description(
+def test_a_card_escapes_markup_in_names(name: str) -> None:
+    about = ModelDescription(
         backbone="lenet",
         bottleneck=8,
         classifier="linear",
@@ -391,8 +396,8 @@ def test_a_card_takes_no_name_for_markup(name: str) -> None:
         std=(0.5, 0.5, 0.5),
         made={"client": name, "source": name, "settings": {"method": {"x": name}}},
     )
-    card = card_text(about, "m.onnx")
-    harmless = card_text(about.model_copy(update={"classes": ("a", "b")}).made_as(
+    card = format_card(about, "m.onnx")
+    harmless = format_card(about.model_copy(update={"classes": ("a", "b")}).with_details(
         client="a", source="a", settings={"method": {"x": "a"}}), "m.onnx")  # fmt: skip
     assert card.count("\n") == harmless.count("\n")
     prose = re.sub(r"(`{3,})\w*\n.*?\n\1", "", card, flags=re.DOTALL)
@@ -403,4 +408,4 @@ def test_a_card_takes_no_name_for_markup(name: str) -> None:
     shown = re.search(r"^# Model of (.*)$", card, re.M)
     assert shown
     text = html.unescape(re.sub(r"\\(.)", r"\1", shown[1]))
-    assert text[:199] == written_out(name)[:199]
+    assert text[:199] == escape_unprintable(name)[:199]

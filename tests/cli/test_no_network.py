@@ -1,4 +1,4 @@
-"""Nothing is fetched and nobody is called while the program runs."""
+"""Commands use no network."""
 
 import os
 import subprocess
@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from fedwca.data.domains import Benchmark
-from fedwca.deploy.processes import environment
-from tiny_settings import TINY
+from fedwca.data.types import Benchmark
+from fedwca.deploy.processes import flower_environment
+from tests.support.tiny_settings import TINY
 
-WATCH = Path(__file__).parent.parent / "offline"
+OFFLINE = Path(__file__).parent.parent / "support" / "offline"
 
 # One process for all commands: most of a short command's time is PyTorch's import.
 COMMANDS = """
 import sys
 from pathlib import Path
-from fedwca.cli import main
+from fedwca.cli.entry import main
 
 def fedwca(*words):
     try:
@@ -38,10 +38,10 @@ if __name__ == "__main__":
 """
 
 
-def watched(folder: Path, *words: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
-    """A Python process that is kept off the network, and what it tried."""
+def run_offline(folder: Path, *words: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """Run Python without network; return the process and the calls that it tried."""
     log = folder / "calls.txt"
-    path = os.pathsep.join([str(WATCH), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([str(OFFLINE), *filter(None, [os.environ.get("PYTHONPATH")])])
     place = {"FEDWCA_CALLS_LOG": str(log), "FEDWCA_CACHE": str(folder / "cache")}
     done = subprocess.run(
         [sys.executable, *words],
@@ -54,7 +54,7 @@ def watched(folder: Path, *words: str) -> tuple[subprocess.CompletedProcess[str]
     return done, log.read_text().splitlines() if log.exists() else []
 
 
-def test_the_commands_call_nobody(
+def test_commands_use_no_network(
     tmp_path: Path, npz_folder: Path, tiny_benchmark: Benchmark
 ) -> None:
     Image.fromarray(tiny_benchmark.domains["dim"].images[0]).save(tmp_path / "some.png")
@@ -64,7 +64,7 @@ def test_the_commands_call_nobody(
         picture.save(tmp_path / "own" / "site" / name / "1.png")
     (tmp_path / "commands.py").write_text(COMMANDS)
     settings = [*TINY, f"--set=data.path={npz_folder}", "--set=run.workers=2"]
-    done, calls = watched(tmp_path, "commands.py", str(tmp_path / "own"), *settings)
+    done, calls = run_offline(tmp_path, "commands.py", str(tmp_path / "own"), *settings)
     assert done.returncode == 0, done.stderr
     assert calls == []
 
@@ -77,27 +77,27 @@ def test_the_commands_call_nobody(
         "socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('192.0.2.1', 9))",
     ],
 )
-def test_a_call_would_be_noticed(tmp_path: Path, call: str) -> None:
-    done, calls = watched(tmp_path, "-c", f"import socket; {call}")
+def test_a_network_call_would_be_noticed(tmp_path: Path, call: str) -> None:
+    done, calls = run_offline(tmp_path, "-c", f"import socket; {call}")
     assert "would leave this machine" in done.stderr
     assert len(calls) == 1
 
 
-def test_this_machine_is_let_through(tmp_path: Path) -> None:
+def test_calls_to_this_machine_are_allowed(tmp_path: Path) -> None:
     code = (
         "import socket; s = socket.create_server(('127.0.0.1', 0));"
         "socket.create_connection(s.getsockname())"
     )
-    done, calls = watched(tmp_path, "-c", code)
+    done, calls = run_offline(tmp_path, "-c", code)
     assert (done.returncode, calls) == (0, []), done.stderr
 
 
-def test_flower_is_started_offline_whatever_the_user_has_set(
+def test_flower_is_started_offline_whatever_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "1")
     monkeypatch.setenv("FLWR_DISABLE_UPDATE_CHECK", "0")
-    found = environment(tmp_path)
+    found = flower_environment(tmp_path)
     assert found["FLWR_TELEMETRY_ENABLED"] == "0"
     assert found["FLWR_DISABLE_UPDATE_CHECK"] == "1"
     assert found["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from made_up_runs import make_run
+from tests.support.made_up_runs import make_run
 
 Invoke = Callable[..., Any]
 
@@ -26,24 +26,24 @@ def test_a_report_of_one_run_and_of_all(invoke: Invoke) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "named"),
     [
-        (("report",), "there are no runs in runs yet"),
+        (("report",), "no runs in runs"),
         (("report", "nowhere"), "is not a run folder"),
-        (("report", "-o", "page.pdf"), "call it page.html"),
+        (("report", "-o", "page.pdf"), "page.html"),
         (("watch", "nowhere"), "is not a run folder"),
-        (("watch", "--port", "70000"), "no port 70000"),
+        (("watch", "--port", "70000"), "--port 70000"),
     ],
 )
-def test_what_is_asked_wrongly_gets_a_sentence(
-    invoke: Invoke, words: tuple[str, ...], told: str
+def test_wrong_arguments_end_with_an_error(
+    invoke: Invoke, arguments: tuple[str, ...], named: str
 ) -> None:
-    done = invoke(*words)
+    done = invoke(*arguments)
     assert done.code == 2
-    assert told in done.err
+    assert named in done.err
 
 
-def test_watch_serves_until_it_is_ended(tmp_path: Path) -> None:
+def test_watch_serves_until_it_is_stopped(tmp_path: Path) -> None:
     run = make_run(tmp_path / "runs")
     command = [sys.executable, "-m", "fedwca.cli", "watch", run.name]
     child = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)

@@ -1,4 +1,4 @@
-"""`fedwca reproduce` as a person uses it: plan, interruption, table, and nothing run twice."""
+"""`fedwca reproduce` from the command line: plan, interruption, table, and nothing run twice."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from fedwca import reproduction
-from fedwca.errors import UserError
+from fedwca._support.errors import UserError
+from fedwca.cli import reproduce as reproduction
 from fedwca.experiments import runner
-from fedwca.experiments.tables import TABLES
+from fedwca.reproduce.tables import TABLES
 
 Invoke = Callable[..., Any]
 TINY = ("--scale", "tiny", "--source", "handwriting", "--set=run.workers=1")
@@ -45,7 +45,7 @@ def test_the_tables_are_listed(invoke: Invoke) -> None:
         assert "ladd_plus" in said
 
 
-def test_bad_wishes_get_a_sentence_before_anything_is_run(
+def test_invalid_options_are_errors_before_anything_is_run(
     invoke: Invoke, cache: str, tmp_path: Path
 ) -> None:
     for arguments, words in [
@@ -57,14 +57,14 @@ def test_bad_wishes_get_a_sentence_before_anything_is_run(
         (["all", "--seeds", "0"], "--seeds"),
         (["revised", "--set", "model.weights=none.pth", "--scale", "tiny"], "none.pth"),
     ]:
-        code, _, told = invoke("reproduce", *arguments, cache)
+        code, _, error = invoke("reproduce", *arguments, cache)
         assert code == 2
-        assert words in told
-        assert told.count("\n") == 1
+        assert words in error
+        assert error.count("\n") == 1
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_dry_run_only_tells(invoke: Invoke, cache: str, tmp_path: Path) -> None:
+def test_a_dry_run_only_prints_the_plan(invoke: Invoke, cache: str, tmp_path: Path) -> None:
     code, said, _ = invoke("reproduce", *TWO_ROWS, cache, "--dry-run")
     assert code == 0
     assert "8 cells, 0 done, " in said
@@ -84,7 +84,7 @@ def test_interrupted_resumed_and_not_run_again(
         patch.setattr(reproduction, "run_experiment", stops_at_the_third)
         stopped = invoke("reproduce", *TWO_ROWS, cache)
     assert stopped.code == 130
-    assert "the same command goes on" in stopped.err
+    assert "rerun the same command" in stopped.err
     assert "3 of 8 cells done, " in stopped.out
     assert "3 of 8 cells are done" in stopped.out
     tables = tmp_path / "runs" / "tables"
@@ -98,7 +98,7 @@ def test_interrupted_resumed_and_not_run_again(
     assert "8 cells, 3 done, " in said.out
     assert "8 of 8 cells done" in said.out
     assert "±" in said.out
-    assert "2 clients a domain" in said.out
+    assert "2 clients per domain" in said.out
     assert early.items() <= written(tmp_path / "runs").items()
     for suffix in ("md", "csv", "tex"):
         assert part_of(tables, "main", suffix).stat().st_size > 100
@@ -118,7 +118,7 @@ def part_of(tables: Path, table: str, suffix: str) -> Path:
     return path
 
 
-def test_a_damaged_cell_is_named_and_the_others_are_shown(
+def test_a_corrupt_cell_is_named_and_the_others_are_shown(
     invoke: Invoke, cache: str, tmp_path: Path
 ) -> None:
     assert invoke("reproduce", *TWO_ROWS, cache).code == 0
@@ -126,22 +126,22 @@ def test_a_damaged_cell_is_named_and_the_others_are_shown(
     whole = result.read_bytes()
     result.write_text("{")
     assert invoke("reproduce", *TWO_ROWS, cache).code == 0
-    assert result.read_bytes() == whole  # made anew from the last checkpoint
+    assert result.read_bytes() == whole  # rebuilt from the last checkpoint
     result.with_name("config.json").write_text("{")
     said = invoke("reproduce", *TWO_ROWS, cache)
     assert said.code == 2
-    assert "damaged" in said.err
+    assert "corrupt" in said.err
     assert "7 of 8 cells are done" in said.out
     assert "…" in part_of(tmp_path / "runs" / "tables", "main", "md").read_text()
 
 
-def test_an_output_that_cannot_be_written_is_told_before_anything_is_run(
+def test_an_output_that_cannot_be_written_is_an_error_before_anything_is_run(
     invoke: Invoke, cache: str, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
     said = invoke("reproduce", *TWO_ROWS, cache, "--output", "file/tables")
     assert said.code == 2
-    assert "choose another --output" in said.err
+    assert "--output" in said.err
     assert not (tmp_path / "runs").exists()
 
 
@@ -157,20 +157,20 @@ def test_the_whole_main_table(invoke: Invoke, cache: str) -> None:
 
 
 def test_clusters_by_layer(invoke: Invoke, cache: str) -> None:
-    code, said, told = invoke("reproduce", "layers", *TINY, cache)
-    assert code == 0, told
+    code, said, error = invoke("reproduce", "layers", *TINY, cache)
+    assert code == 0, error
     assert "sizes by domain" in said
     assert part_of(Path("runs/tables"), "layers", "tex").is_file()
 
 
 def test_ours_is_tested_against_the_best_other(invoke: Invoke, cache: str) -> None:
-    code, said, told = invoke("reproduce", "revised", *TINY, cache)
-    assert code == 0, told
+    code, said, error = invoke("reproduce", "revised", *TINY, cache)
+    assert code == 0, error
     assert "fedwca against fedwca_u5" in said
     assert "little power" in said
 
 
-def test_what_fails_loses_nothing(
+def test_a_failed_cell_leaves_the_others(
     invoke: Invoke, cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails_at_the_second(*arguments: Any) -> object:

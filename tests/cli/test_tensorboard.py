@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedwca.report.tensorboard import EVENTS
-from tiny_settings import TINY
+from tests.support.tiny_settings import TINY
 
 
 @pytest.fixture
@@ -48,17 +48,3 @@ def test_mistakes(
     code, _, err = invoke("tensorboard", str(run))
     assert code == 2
     assert "pip install 'fedwca[tensorboard]'" in err
-
-
-def test_a_link_does_not_lead_out_of_the_run(
-    invoke: Callable[..., Any], run: Path, tmp_path: Path
-) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    for name, command in (("tensorboard", "tensorboard"), ("models", "export")):
-        (run / name).symlink_to(elsewhere)
-        code, _, err = invoke(command, run.name)
-        assert (code, [*elsewhere.iterdir()]) == (2, [])
-        assert f"{name} is a link: remove it, or tell by -o where to write" in err
-        assert invoke(command, run.name, "-o", f"wanted/{name}").code == 0
-        assert [*Path("wanted", name).iterdir()]

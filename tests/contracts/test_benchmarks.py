@@ -7,23 +7,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedwca.data import BENCHMARKS, Partition, Request, load_benchmark, recognise
-from fedwca.data.digit_five import DIGIT_FIVE
-from fedwca.data.office31 import OFFICE31
-from fedwca.data.office_home import OFFICE_HOME
-from fedwca.data.pacs import PACS
-from fedwca.data.raw import Found, Pictures
-from fedwca.data.standard_folders import Standard
-from fedwca.errors import UserError
+from fedwca._support.errors import UserError
+from fedwca.data import BENCHMARKS, DataRequest, Partition, detect_benchmark, load_benchmark
+from fedwca.data.benchmarks.digit_five import DIGIT_FIVE
+from fedwca.data.benchmarks.office31 import OFFICE31
+from fedwca.data.benchmarks.office_home import OFFICE_HOME
+from fedwca.data.benchmarks.pacs import PACS
+from fedwca.data.formats.standard_folders import StandardBenchmark
+from fedwca.data.types import ImageReader, RawBenchmark
 from fedwca.experiments.config import resolve
 from fedwca.experiments.defaults import BENCHMARK_DEFAULTS
-from image_folders import put_domains
+from tests.support.image_folders import put_domains
 
 ROOT = Path(__file__).parents[2]
-WITH_FILES = [name for name, loader in BENCHMARKS.items() if loader.looks_like is not None]
+WITH_FILES = [name for name, loader in BENCHMARKS.items() if loader.detect is not None]
 
 
-def standard(benchmark: Standard) -> Callable[[Path], object]:
+def standard(benchmark: StandardBenchmark) -> Callable[[Path], object]:
     return lambda folder: put_domains(folder, benchmark.domains, benchmark.classes, count=2)
 
 
@@ -54,15 +54,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", WITH_FILES)
-def test_its_folder_is_recognised_and_an_empty_one_is_not(name: str, folder: Path) -> None:
-    looks_like = BENCHMARKS[name].looks_like
-    assert looks_like is not None
-    assert not looks_like(folder)
+def test_its_folder_is_detected_and_an_empty_one_is_not(name: str, folder: Path) -> None:
+    detect = BENCHMARKS[name].detect
+    assert detect is not None
+    assert not detect(folder)
     MAKERS[name](folder)
-    assert recognise(folder) == name
+    assert detect_benchmark(folder) == name
 
 
-def decoded_twice() -> Pictures:
+def decoded_twice() -> ImageReader:
     raise AssertionError("decoded twice")
 
 
@@ -72,7 +72,7 @@ def test_it_loads_and_the_second_start_opens_no_file(
 ) -> None:
     if name in MAKERS:
         MAKERS[name](folder)
-    request = Request(folder if name in MAKERS else None, tmp_path / "cache")
+    request = DataRequest(folder if name in MAKERS else None, tmp_path / "cache")
     first = load_benchmark(name, request)
     assert len(first.classes) >= 2
     assert len(first.domains) >= 2
@@ -85,7 +85,7 @@ def test_it_loads_and_the_second_start_opens_no_file(
     assert len(first.source(source)) == len(first.domains[source])
     assert {c.domain for c in first.clients(source, Partition(2), 0)} == {*first.domains} - {source}
 
-    def closed(request: Request) -> Found:
+    def closed(request: DataRequest) -> RawBenchmark:
         found = loader.find(request)
         return replace(found, domains=tuple(replace(d, open=decoded_twice) for d in found.domains))
 
@@ -97,11 +97,11 @@ def test_it_loads_and_the_second_start_opens_no_file(
 @pytest.mark.parametrize("name", WITH_FILES)
 def test_without_its_files_it_says_what_to_set(name: str, tmp_path: Path, folder: Path) -> None:
     with pytest.raises(UserError, match=r"set data\.path"):
-        load_benchmark(name, Request(None, tmp_path / "cache"))
-    with pytest.raises(UserError, match=r"is not a folder: set data\.path"):
-        load_benchmark(name, Request(tmp_path / "nowhere", tmp_path / "cache"))
-    with pytest.raises(UserError, match=r"set data\.path|put "):
-        load_benchmark(name, Request(folder, tmp_path / "cache"))
+        load_benchmark(name, DataRequest(None, tmp_path / "cache"))
+    with pytest.raises(UserError, match=r"is not a folder; set data\.path"):
+        load_benchmark(name, DataRequest(tmp_path / "nowhere", tmp_path / "cache"))
+    with pytest.raises(UserError, match=r"set data\.path|put |add "):
+        load_benchmark(name, DataRequest(folder, tmp_path / "cache"))
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
@@ -112,5 +112,5 @@ def test_it_is_documented_and_has_settings_that_are_valid(name: str) -> None:
     assert (experiment.model.backbone == "lenet") == (size == 32)
 
 
-def test_no_default_is_left_of_a_benchmark_that_is_gone() -> None:
+def test_defaults_exist_for_known_benchmarks_only() -> None:
     assert {*BENCHMARK_DEFAULTS} <= {*BENCHMARKS}

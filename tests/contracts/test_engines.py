@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from federation import same
 from fedwca.core.params import clone, distance
-from fedwca.data.domains import Benchmark
-from fedwca.engines.simulator import Simulator
-from fedwca.methods import METHODS
-from fedwca.models import DomainModel, load_described
-from sites import (
+from fedwca.data.types import Benchmark
+from fedwca.engines.simulator.simulator import Simulator
+from fedwca.methods import METHODS, Record
+from fedwca.models import DomainModel, load_model
+from tests.support.federation import same
+from tests.support.sites import (
     FakeGrid,
-    Told,
+    RunLog,
     engine_for,
-    held_by,
+    load_site,
     run_rounds,
     settings,
     site_program,
@@ -34,7 +34,7 @@ def test_sites_and_simulator_agree(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fedwca.engines.flower_sites._POLL", 0.02)
+    monkeypatch.setattr("fedwca.engines.flower.site_registry._POLL_SECONDS", 0.02)
     experiment = settings(name)
     method, classes = experiment.method, tiny_benchmark.classes
     names = write_images(tmp_path, tiny_benchmark)
@@ -42,11 +42,11 @@ def test_sites_and_simulator_agree(
         {node: site_program(tmp_path, site, tmp_path / "home") for node, site in enumerate(names)}
     )
     model = new_model()
-    engine, told = engine_for(grid, experiment, model, classes, dict.fromkeys(names, ""))
-    far = run_rounds(engine, method, model.feature_state(), told)
+    engine, log = engine_for(grid, experiment, model, classes, dict.fromkeys(names, ""))
+    far = run_rounds(engine, method, model.feature_state(), log)
 
-    clients = [held_by(tmp_path, site, tiny_benchmark) for site in names]
-    simulated = Told()
+    clients = [load_site(tmp_path, site, tiny_benchmark) for site in names]
+    simulated = RunLog()
     near = run_rounds(
         Simulator(_as_a_run_has_it(new_model()), method, clients, 0, tmp_path / "scratch"),
         method,
@@ -58,12 +58,13 @@ def test_sites_and_simulator_agree(
         assert here.state.models.keys() == there.state.models.keys()
         for part, state in here.state.models.items():
             assert same(state, there.state.models[part])
-    assert [line["clients"] for line in told.lines] == [line["clients"] for line in simulated.lines]
+    assert [line["clients"] for line in log.lines] == [line["clients"] for line in simulated.lines]
     for client in engine.clients():
         memory = near[-1].memories.get(client.name) if near else None
         used = _used_by(client.name, tmp_path, classes)
         if near and method.training.batch_norm == "blend":
-            wanted = method.deployed(near[-1].state, client, memory or type(near[-1].state)())
+            offered = method.offered(near[-1].state, client)
+            wanted = method.personal(offered, memory or Record())
             assert distance(wanted, used.feature_state()) == 0
         assert same({"w": used.classifier_weight()}, {"w": new_model().classifier_weight()})
 
@@ -74,7 +75,7 @@ def _as_a_run_has_it(model: DomainModel) -> DomainModel:
 
 def _used_by(site: str, folder: Path, classes: tuple[str, ...]) -> DomainModel:
     """The model that the site was left with, built from its file alone."""
-    model, about = load_described(folder / "home" / site / "run-1" / "model.safetensors")
+    model, about = load_model(folder / "home" / site / "run-1" / "model.safetensors")
     assert about.classes == classes
     assert about.made["client"] == site
     return model

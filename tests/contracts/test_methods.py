@@ -1,4 +1,4 @@
-"""What every method must do, whoever wrote it: the registry is walked."""
+"""What every method of the registry must do."""
 
 import dataclasses
 from collections.abc import Callable
@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from federation import final_models, run, same
 from fedwca.core.params import State, clone
 from fedwca.core.style import style_length
 from fedwca.data.images import ClientData, UnlabeledImages
-from fedwca.engines.records import load_records, save_records
-from fedwca.engines.wire import check_message, check_reply, check_size, pack
+from fedwca.engines.codec import load_records, pack, save_records
+from fedwca.engines.record_checks import check_message, check_reply, check_size
 from fedwca.methods import METHODS, Client, Method, Record, Training
+from fedwca.methods.capabilities import AssignsNewcomers
 from fedwca.models import DomainModel
+from tests.support.federation import final_models, run, same
 
 NewModel = Callable[[], DomainModel]
 TRAINING = Training(rounds=3, epochs=1, lr=0.01, batch_size=16)
@@ -33,8 +34,8 @@ def test_it_is_a_frozen_dataclass_that_documents_its_fields(name: str) -> None:
     assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
     for field in dataclasses.fields(kind):
         if field.name != "training":
-            told = "".join(base.__doc__ or "" for base in kind.__mro__)
-            assert f"{field.name}:" in told, f"{field.name} is not explained"
+            docs = "".join(base.__doc__ or "" for base in kind.__mro__)
+            assert f"{field.name}:" in docs, f"{field.name} is not documented"
 
 
 @every_method
@@ -62,13 +63,13 @@ def test_only_what_is_declared_travels(
     for messages, answers in zip(log.messages, log.replies, strict=True):
         for client, message in messages.items():
             check_message(message, method.sends, template, sizes)
-            due, reply = method.replies(message), answers[client].reply
-            check_reply(reply, due, template, sizes)
-            check_size(pack({"reply": reply})[0], due, template, sizes)
+            schema, reply = method.replies(message), answers[client].reply
+            check_reply(reply, schema, template, sizes)
+            check_size(pack({"reply": reply})[0], schema, template, sizes)
 
 
 @every_method
-def test_what_travels_and_what_is_kept_survives_the_file_format(
+def test_messages_states_and_memories_survive_the_file_format(
     new_model: NewModel, tiny_clients: list[ClientData], name: str, tmp_path: Path
 ) -> None:
     log = run(make(name), new_model(), tiny_clients)
@@ -88,7 +89,7 @@ def test_what_travels_and_what_is_kept_survives_the_file_format(
 
 
 @every_method
-def test_going_on_from_any_round_ends_in_the_same_models(
+def test_resuming_from_any_round_ends_in_the_same_models(
     new_model: NewModel, tiny_clients: list[ClientData], name: str, tmp_path: Path
 ) -> None:
     method = make(name)
@@ -104,7 +105,7 @@ def test_going_on_from_any_round_ends_in_the_same_models(
 
 
 @every_method
-def test_it_survives_a_client_with_one_image_and_one_with_one_class(
+def test_it_handles_a_client_with_one_image_and_one_with_one_class(
     new_model: NewModel,
     tiny_clients: list[ClientData],
     one_image_client: ClientData,
@@ -145,7 +146,7 @@ def check_sound(state: State) -> None:
 
 @every_method
 @pytest.mark.parametrize("lost_in", [(0,), (1,), (0, 1, 2)], ids=["first", "later", "always"])
-def test_a_client_that_does_not_answer_is_still_served(
+def test_a_client_that_does_not_reply_still_gets_a_model(
     new_model: NewModel, tiny_clients: list[ClientData], name: str, lost_in: tuple[int, ...]
 ) -> None:
     method = make(name)
@@ -166,36 +167,35 @@ def test_it_works_with_very_few_clients(
 
 
 @every_method
-def test_a_round_without_any_answer_changes_nothing_but_the_count(
-    new_model: NewModel, name: str
-) -> None:
+def test_a_round_without_replies_changes_no_model(new_model: NewModel, name: str) -> None:
     method = make(name)
     state = method.init(new_model().feature_state())
     after = method.aggregate(state, {})
-    weights = method.deployed(after, Client("nobody", ""), Record())
-    assert same(weights, method.deployed(state, Client("nobody", ""), Record()))
+    nobody = Client("nobody")
+    assert same(method.offered(after, nobody), method.offered(state, nobody))
 
 
 @every_method
-def test_a_newcomer_is_placed_as_in_a_round_and_no_model_changes(
+def test_a_newcomer_is_assigned_as_in_a_round_and_no_model_changes(
     new_model: NewModel, tiny_clients: list[ClientData], name: str
 ) -> None:
     method = make(name)
+    if not isinstance(method, AssignsNewcomers):
+        pytest.skip("its server needs to know nothing of a newcomer")
     *others, last = tiny_clients
     state = run(method, new_model(), others).states[-1]
     newcomer, rng = Client("newcomer"), torch.Generator().manual_seed(0)
     message = method.send(state, newcomer)
     reply = method.adapt(new_model(), last.train, message, Record(), rng).reply
-    placed = method.placed(state, newcomer, reply)
-    assert placed.models is state.models
-    assert all(placed.values[key] is value for key, value in state.values.items())
-    known = {key: value for key, value in placed.values.items() if key not in state.values}
+    assigned = method.assign_newcomer(state, newcomer, reply)
+    assert assigned.models is state.models
+    assert all(assigned.values[key] is value for key, value in state.values.items())
+    known = {key: value for key, value in assigned.values.items() if key not in state.values}
     in_a_round = method.aggregate(state, {newcomer: reply}).values
     assert all(torch.equal(value, in_a_round[key]) for key, value in known.items())
-    if placed is not state:
-        assert list(known) == ["cluster_of/newcomer"]
-        assert "cluster" in method.send(placed, newcomer).models
+    assert list(known) == ["cluster_of/newcomer"]
+    assert "cluster" in method.send(assigned, newcomer).models
 
 
-def test_the_type_that_methods_adapt_on_has_no_labels() -> None:
+def test_unlabeled_images_have_no_labels() -> None:
     assert {f.name for f in dataclasses.fields(UnlabeledImages)} == {"pixels", "index", "transform"}

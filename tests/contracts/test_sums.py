@@ -5,13 +5,14 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from federation import run
 from fedwca.core.params import State, clone, distance, mix
 from fedwca.data.images import ClientData
-from fedwca.engines.withheld import shown_of
+from fedwca.engines.secure_sum.masked_reply import shown_weights
 from fedwca.methods import METHODS, Client, Method, Record, Training
-from fedwca.methods.base import MODEL, Pooled
+from fedwca.methods.base import MODEL
+from fedwca.methods.capabilities import GroupMember, SupportsSums, replace_by_mean
 from fedwca.models import DomainModel
+from tests.support.federation import run
 
 NewModel = Callable[[], DomainModel]
 TRAINING = Training(rounds=2, epochs=1, lr=0.01, batch_size=16)
@@ -21,21 +22,20 @@ def make(name: str) -> Method:
     return METHODS[name](training=TRAINING)  # type: ignore[call-arg]
 
 
-SUMMED = [name for name in METHODS if make(name).in_clear(Record(), {}) is not None]
+SUMMED = [name for name in METHODS if isinstance(make(name), SupportsSums)]
 
 
-def means(pooled: dict[Client, Pooled], replies: dict[Client, Record]) -> dict[Client, Record]:
-    """Replies as they come of sums: each with the mean of its group."""
+def replace_by_means(
+    members: dict[Client, GroupMember], replies: dict[Client, Record]
+) -> dict[Client, Record]:
+    """Return the replies as they come out of sums: each with the mean of its group."""
 
     def mean(group: int) -> State:
-        members = {c: weight for c, (own, weight) in pooled.items() if own == group}
-        shares = [weight / sum(members.values()) for weight in members.values()]
-        return mix([replies[c].models["local"] for c in members], shares)
+        weights = {c: weight for c, (own, weight) in members.items() if own == group}
+        shares = [weight / sum(weights.values()) for weight in weights.values()]
+        return mix([replies[c].models["local"] for c in weights], shares)
 
-    return {
-        c: Record({"local": mean(group)}, {**replies[c].values, "group": torch.tensor(group)})
-        for c, (group, _) in pooled.items()
-    }
+    return {c: replace_by_mean(replies[c], mean(g), g) for c, (g, _) in members.items()}
 
 
 @pytest.mark.parametrize("name", SUMMED)
@@ -43,6 +43,8 @@ def test_means_of_groups_and_what_is_shown_give_the_same_state(
     new_model: NewModel, tiny_clients: list[ClientData], name: str
 ) -> None:
     method, model = make(name), new_model()
+    assert isinstance(method, SupportsSums)
+    assert not method.settings_for_sums()
     source = clone(model.feature_state())
     log = run(method, model, tiny_clients)
     for round, adapted in enumerate(log.replies):
@@ -53,11 +55,12 @@ def test_means_of_groups_and_what_is_shown_give_the_same_state(
             assert [n for n, k in method.replies(messages[client]).items() if k == MODEL] == [
                 "local"
             ]
-            shown = shown_of(method, messages[client], source)
+            shown = shown_weights(method, messages[client], source)
             assert len(shown) < len(source) / 2
             local = {n: reply.models["local"][n] if n in shown else source[n] for n in source}
             seen[client] = Record({"local": local}, reply.values)
-        merged = method.aggregate(before, means(method.pooled(before, seen), replies))
+        members = method.assign_groups(before, seen)
+        merged = method.aggregate(before, replace_by_means(members, replies))
         assert merged.models.keys() == after.models.keys()
         assert all(distance(merged.models[n], after.models[n]) <= 1e-6 for n in after.models)
         assert merged.values.keys() == after.values.keys()

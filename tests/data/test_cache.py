@@ -1,4 +1,4 @@
-"""Decode once: entries by content, damaged ones made anew, memory that does not grow."""
+"""The image cache: entries named by content, corrupt entries rebuilt, memory bounded."""
 
 import errno
 import os
@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedwca import files as files_module
-from fedwca.data import cache
+from fedwca._support import files as files_module
+from fedwca._support.errors import UserError
+from fedwca.data import cache_entry
 from fedwca.data.benchmarks import load_benchmark
-from fedwca.data.cache import default_cache, stored_domain
-from fedwca.data.folders import look_into
-from fedwca.data.image_files import image_domain
-from fedwca.data.npz import read_npz
-from fedwca.data.raw import Broken, Picture, RawDomain, Request
-from fedwca.errors import UserError
-from image_folders import put_images
+from fedwca.data.cache import default_cache, load_domain
+from fedwca.data.formats.folders import list_folder
+from fedwca.data.formats.image_files import make_file_domain
+from fedwca.data.formats.npz import read_npz
+from fedwca.data.types import BrokenImage, DataRequest, DecodedImage, RawDomain
+from tests.support.image_folders import put_images
 
 
 @dataclass
@@ -36,19 +36,19 @@ class Made:
     def labels(self) -> NDArray[np.int64]:
         return np.arange(self.count) % 7
 
-    def decode(self, rows: NDArray[np.int64], size: int) -> Iterator[Picture | Broken]:
+    def decode(self, rows: NDArray[np.int64], size: int) -> Iterator[DecodedImage | BrokenImage]:
         for row in rows.tolist():
             self.decoded.append(row)
             if row in self.broken:
-                yield Broken("cut short")
+                yield BrokenImage("cut short")
             else:
                 pixels = np.full((size, size, 3), row % 251, np.uint8)
-                yield Picture(pixels, 10 + row, 20 + row)
+                yield DecodedImage(pixels, 10 + row, 20 + row)
 
 
 @pytest.fixture
-def request_(tmp_path: Path) -> Request:
-    return Request(None, tmp_path / "cache", image_size=4)
+def data_request(tmp_path: Path) -> DataRequest:
+    return DataRequest(None, tmp_path / "cache", image_size=4)
 
 
 def domain(made: Made, *files: Path, key: object = "made", suffix: str = ".jpg") -> RawDomain:
@@ -56,10 +56,10 @@ def domain(made: Made, *files: Path, key: object = "made", suffix: str = ".jpg")
     return RawDomain("a/b", files, key, lambda: made, names)
 
 
-def test_the_second_start_does_not_decode(request_: Request) -> None:
+def test_the_second_start_does_not_decode(data_request: DataRequest) -> None:
     made = Made(5)
     for _ in range(2):
-        found = stored_domain(domain(made), request_)
+        found = load_domain(domain(made), data_request)
         assert isinstance(found.images, np.memmap)
         assert found.images[:, 0, 0, 0].tolist() == [0, 1, 2, 3, 4]
         assert found.labels.tolist() == [0, 1, 2, 3, 4]
@@ -67,242 +67,250 @@ def test_the_second_start_does_not_decode(request_: Request) -> None:
     assert made.decoded == [0, 1, 2, 3, 4]
 
 
-def test_size_draw_and_key_each_have_their_own_entry(request_: Request) -> None:
+def test_size_draw_and_key_each_have_their_own_entry(data_request: DataRequest) -> None:
     made = Made(9)
-    stored_domain(domain(made), request_)
+    load_domain(domain(made), data_request)
     for other in (
-        replace(request_, image_size=5),
-        replace(request_, images_per_domain=3),
-        replace(request_, images_per_domain=3, seed=1),
+        replace(data_request, image_size=5),
+        replace(data_request, images_per_domain=3),
+        replace(data_request, images_per_domain=3, seed=1),
     ):
         before = len(made.decoded)
-        stored_domain(domain(made), other)
+        load_domain(domain(made), other)
         assert len(made.decoded) > before
     before = len(made.decoded)
-    stored_domain(domain(made), replace(request_, seed=1))  # without a draw the seed is nothing
+    load_domain(domain(made), replace(data_request, seed=1))  # without a draw the seed is nothing
     assert len(made.decoded) == before
-    stored_domain(domain(made, key="other"), request_)
+    load_domain(domain(made, key="other"), data_request)
     assert len(made.decoded) == before + 9
 
 
-def test_a_draw_is_random_and_only_it_is_decoded(request_: Request) -> None:
+def test_a_draw_is_random_and_only_it_is_decoded(data_request: DataRequest) -> None:
     made = Made(100)
-    found = stored_domain(domain(made), replace(request_, images_per_domain=10))
+    found = load_domain(domain(made), replace(data_request, images_per_domain=10))
     assert found.images[:, 0, 0, 0].tolist() == made.decoded == sorted(set(made.decoded))
     assert len(made.decoded) == 10
     assert made.decoded != list(range(10))
     assert found.labels.tolist() == [row % 7 for row in made.decoded]
 
 
-def test_content_decides_and_not_where_or_when(request_: Request, tmp_path: Path) -> None:
+def test_the_entry_depends_on_content_not_on_path_or_time(
+    data_request: DataRequest, tmp_path: Path
+) -> None:
     made = Made(3)
     file, copy = tmp_path / "x.bin", tmp_path / "elsewhere.bin"
     file.write_bytes(b"one")
-    first = stored_domain(domain(made, file), request_)
+    first = load_domain(domain(made, file), data_request)
     copy.write_bytes(b"one")
     os.utime(copy, ns=(5, 5))
-    assert stored_domain(domain(made, copy), request_).digest == first.digest
+    assert load_domain(domain(made, copy), data_request).digest == first.digest
     assert len(made.decoded) == 3  # known by its content
     file.write_bytes(b"two")
-    stored_domain(domain(made, file), request_)
+    load_domain(domain(made, file), data_request)
     assert len(made.decoded) == 6
 
 
 @pytest.mark.parametrize("note", ["", "[]", "0123", "../../../x", "\udcff"])
-def test_a_damaged_note_of_the_content_is_written_anew(
-    request_: Request, tmp_path: Path, note: str
+def test_a_corrupt_remembered_name_is_replaced(
+    data_request: DataRequest, tmp_path: Path, note: str
 ) -> None:
     first, second = tmp_path / "1.bin", tmp_path / "2.bin"
     first.write_bytes(b"one")
     second.write_bytes(b"two")
     for _ in range(2):
-        assert len(stored_domain(domain(Made(3), first), request_)) == 3
-        assert len(stored_domain(domain(Made(4), second), request_)) == 4
-        for seen in (request_.cache / "images" / "seen").iterdir():
+        assert len(load_domain(domain(Made(3), first), data_request)) == 3
+        assert len(load_domain(domain(Made(4), second), data_request)) == 4
+        for seen in (data_request.cache / "images" / "seen").iterdir():
             seen.write_text(note, errors="surrogateescape")
 
 
-def test_broken_images_are_left_out_and_kept_in_mind(request_: Request) -> None:
+def test_broken_images_are_skipped_and_remembered(data_request: DataRequest) -> None:
     made = Made(6, broken=(0, 3))
     for _ in range(2):
-        found = stored_domain(domain(made), request_)
+        found = load_domain(domain(made), data_request)
         assert found.images[:, 0, 0, 0].tolist() == [1, 2, 4, 5]
         assert found.labels.tolist() == [1, 2, 4, 5]
         assert found.broken == (("0.jpg", "cut short"), ("3.jpg", "cut short"))
         assert found.files == ("1.jpg", "2.jpg", "4.jpg", "5.jpg")
-    renamed = stored_domain(domain(made, suffix=".png"), request_)
+    renamed = load_domain(domain(made, suffix=".png"), data_request)
     assert renamed.broken[0] == ("0.png", "cut short")
     assert renamed.files[0] == "1.png"
     assert len(made.decoded) == 6
 
 
-def test_a_domain_of_broken_images_alone_comes_back_empty_and_is_tried_again(
-    request_: Request,
+def test_a_domain_of_broken_images_only_is_empty_and_retried(
+    data_request: DataRequest,
 ) -> None:
-    found = stored_domain(domain(Made(2, broken=(0, 1))), request_)
+    found = load_domain(domain(Made(2, broken=(0, 1))), data_request)
     assert found.images.shape == (0, 4, 4, 3)
     assert found.broken == (("0.jpg", "cut short"), ("1.jpg", "cut short"))
-    assert len(stored_domain(domain(Made(2)), request_)) == 2
+    assert len(load_domain(domain(Made(2)), data_request)) == 2
 
 
-def test_a_file_that_cannot_be_read_now_is_read_when_it_can(
-    request_: Request, tmp_path: Path
+def test_an_unreadable_file_is_read_once_it_is_readable(
+    data_request: DataRequest, tmp_path: Path
 ) -> None:
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "later")
     made = Made(3)
-    stored_domain(domain(made, link), request_)
+    load_domain(domain(made, link), data_request)
     (tmp_path / "later").write_bytes(b"there now")
-    stored_domain(domain(made, link), request_)
+    load_domain(domain(made, link), data_request)
     assert len(made.decoded) == 6
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE])
-@pytest.mark.parametrize("where", ["decode", "files"])
-def test_a_passing_fault_costs_no_image_of_later_runs(
-    request_: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, number: int
+@pytest.mark.parametrize("where", ["data.formats.decode", "_support.files"])
+def test_a_transient_read_error_is_not_cached(
+    data_request: DataRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+    number: int,
 ) -> None:
-    files = [(file, 0) for file in look_into(put_images(tmp_path, "1.png", "2.png")).images]
-    raw = image_domain("x", files, tmp_path)
-    whole = files_module.open_file
+    files = [(file, 0) for file in list_folder(put_images(tmp_path, "1.png", "2.png")).images]
+    raw = make_file_domain("x", files, tmp_path)
+    whole = files_module.open_regular_file
 
     def fails(path: Path) -> object:
         if Path(path).name == "2.png":
             raise OSError(number, os.strerror(number))
         return whole(path)
 
-    monkeypatch.setattr(
-        f"fedwca.{'data.decode' if where == 'decode' else 'files'}.open_file", fails
-    )
-    with pytest.raises(UserError, match=r"2\.png cannot be read for the moment"):
-        stored_domain(raw, request_)
+    monkeypatch.setattr(f"fedwca.{where}.open_regular_file", fails)
+    with pytest.raises(UserError, match=r"2\.png cannot be read at the moment"):
+        load_domain(raw, data_request)
     monkeypatch.undo()
-    assert stored_domain(raw, request_).files == ("1.png", "2.png")
+    assert load_domain(raw, data_request).files == ("1.png", "2.png")
 
 
-def test_a_file_that_goes_between_its_name_and_its_pixels_costs_no_image_of_later_runs(
-    request_: Request, tmp_path: Path
+def test_a_file_that_disappears_before_decoding_is_not_cached_as_broken(
+    data_request: DataRequest, tmp_path: Path
 ) -> None:
     folder = put_images(tmp_path / "a", "1.png", "2.png")
-    raw = image_domain("x", [(file, 0) for file in look_into(folder).images], folder)
+    raw = make_file_domain("x", [(file, 0) for file in list_folder(folder).images], folder)
     gone = replace(raw, open=lambda: (folder / "2.png").rename(tmp_path / "2.png") and raw.open())
-    with pytest.raises(UserError, match=r"^2\.png is not used, for it cannot be read \(No such"):
-        stored_domain(gone, request_)
+    with pytest.raises(UserError, match=r"^2\.png was readable before"):
+        load_domain(gone, data_request)
     (tmp_path / "2.png").rename(folder / "2.png")
-    assert stored_domain(raw, request_).files == ("1.png", "2.png")
+    assert load_domain(raw, data_request).files == ("1.png", "2.png")
 
 
-def test_setting_back_a_files_time_hides_no_change(request_: Request, tmp_path: Path) -> None:
+def test_a_change_is_noticed_even_if_the_modification_time_is_set_back(
+    data_request: DataRequest, tmp_path: Path
+) -> None:
     file, made = tmp_path / "x.bin", Made(3)
     file.write_bytes(b"one")
     os.utime(file, ns=(5, 5))
-    stored_domain(domain(made, file), request_)
+    load_domain(domain(made, file), data_request)
     file.write_bytes(b"two")
     os.utime(file, ns=(5, 5))
-    stored_domain(domain(made, file), request_)
+    load_domain(domain(made, file), data_request)
     assert len(made.decoded) == 6
 
 
 @pytest.mark.parametrize("name", ["index.json", "images.npy", "labels.npy", "rows.npy"])
 @pytest.mark.parametrize("how", ["gone", "empty", "cut"])
-def test_a_damaged_entry_is_made_anew(request_: Request, name: str, how: str) -> None:
+def test_a_corrupt_entry_is_rebuilt(data_request: DataRequest, name: str, how: str) -> None:
     made = Made(5)
-    stored_domain(domain(made), request_)
-    (file,) = request_.cache.rglob(name)
+    load_domain(domain(made), data_request)
+    (file,) = data_request.cache.rglob(name)
     content = file.read_bytes()
     file.unlink()
     if how != "gone":
         file.write_bytes(b"" if how == "empty" else content[:-7])
-    found = stored_domain(domain(made), request_)
+    found = load_domain(domain(made), data_request)
     assert found.images[:, 0, 0, 0].tolist() == [0, 1, 2, 3, 4]
     assert len(made.decoded) == 10
 
 
 @pytest.mark.parametrize("name", ["index.json", "images.npy", "labels.npy", "rows.npy"])
-def test_a_flipped_bit_in_an_entry_is_noticed(request_: Request, name: str) -> None:
+def test_a_flipped_bit_in_an_entry_is_detected(data_request: DataRequest, name: str) -> None:
     made = Made(5)
-    stored_domain(domain(made), request_)
-    (file,) = request_.cache.rglob(name)
+    load_domain(domain(made), data_request)
+    (file,) = data_request.cache.rglob(name)
     content = bytearray(file.read_bytes())
     content[-8] ^= 4
     file.write_bytes(content)
-    found = stored_domain(domain(made), request_)
+    found = load_domain(domain(made), data_request)
     assert found.images[:, 0, 0, 0].tolist() == found.labels.tolist() == [0, 1, 2, 3, 4]
     assert found.files == tuple(f"{row}.jpg" for row in range(5))
     assert len(made.decoded) == 10
 
 
-def test_pixels_that_a_disk_changed_in_silence_are_noticed_by_a_thorough_look(
-    request_: Request, monkeypatch: pytest.MonkeyPatch
+def test_silently_changed_pixels_are_detected_with_verify(
+    data_request: DataRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedwca.data.cache._size_and_times", lambda file: (1, 2, 3))
+    monkeypatch.setattr("fedwca.data.cache_entry.size_and_times", lambda file: (1, 2, 3))
     made = Made(5)
-    stored_domain(domain(made), request_)
-    (file,) = request_.cache.rglob("images.npy")
+    load_domain(domain(made), data_request)
+    (file,) = data_request.cache.rglob("images.npy")
     file.write_bytes(file.read_bytes()[:-1] + b"x")
-    stored_domain(domain(made), request_)
+    load_domain(domain(made), data_request)
     assert len(made.decoded) == 5
-    assert stored_domain(domain(made), replace(request_, thorough=True)).images[-1].max() == 4
+    assert load_domain(domain(made), replace(data_request, verify=True)).images[-1].max() == 4
     assert len(made.decoded) == 10
 
 
-def test_a_cache_that_was_copied_is_read_whole_but_once(
-    request_: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_copied_cache_is_verified_once(
+    data_request: DataRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, hashed = Made(5), []
-    stored_domain(domain(made), request_)
-    copy = replace(request_, cache=tmp_path / "copy")
-    shutil.copytree(request_.cache, copy.cache)
-    digest = cache._content_digest
-    monkeypatch.setattr(cache, "_content_digest", lambda *a: hashed.append(1) or digest(*a))
+    load_domain(domain(made), data_request)
+    copy = replace(data_request, cache=tmp_path / "copy")
+    shutil.copytree(data_request.cache, copy.cache)
+    digest = cache_entry._digest
+    monkeypatch.setattr(cache_entry, "_digest", lambda *a: hashed.append(1) or digest(*a))
     for _ in range(3):
-        assert len(stored_domain(domain(made), copy)) == 5
+        assert len(load_domain(domain(made), copy)) == 5
     assert (len(made.decoded), len(hashed)) == (5, 1)
 
 
-def test_a_failure_while_decoding_leaves_no_entry_behind(request_: Request) -> None:
+def test_a_failure_while_decoding_leaves_no_entry_behind(data_request: DataRequest) -> None:
     class Fails(Made):
-        def decode(self, rows: NDArray[np.int64], size: int) -> Iterator[Picture | Broken]:
+        def decode(
+            self, rows: NDArray[np.int64], size: int
+        ) -> Iterator[DecodedImage | BrokenImage]:
             yield from super().decode(rows[:2], size)
             raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
-        stored_domain(domain(Fails(5)), request_)
-    assert not list(request_.cache.rglob("*.tmp"))
-    assert len(stored_domain(domain(Made(5)), request_)) == 5
+        load_domain(domain(Fails(5)), data_request)
+    assert not list(data_request.cache.rglob("*.tmp"))
+    assert len(load_domain(domain(Made(5)), data_request)) == 5
 
 
-def test_what_a_killed_process_left_of_an_entry_goes_when_it_is_made_anew(
-    request_: Request,
+def test_stale_files_of_an_entry_are_removed_when_it_is_rebuilt(
+    data_request: DataRequest,
 ) -> None:
-    stored_domain(domain(Made(5)), request_)
-    (index,) = request_.cache.rglob("index.json")
+    load_domain(domain(Made(5)), data_request)
+    (index,) = data_request.cache.rglob("index.json")
     index.unlink()
     for name in ("images.npy", "labels.npy"):  # written on a machine that is no more
         (index.parent / f"{name}.0123abcd-7.tmp").write_bytes(b"half")
-    stored_domain(domain(Made(5)), request_)
-    assert not list(request_.cache.rglob("*.tmp"))
+    load_domain(domain(Made(5)), data_request)
+    assert not list(data_request.cache.rglob("*.tmp"))
 
 
-def test_digests_tell_content(request_: Request) -> None:
-    first = stored_domain(domain(Made(5)), request_).digest
-    assert stored_domain(domain(Made(5), key="again"), request_).digest == first
-    assert stored_domain(domain(Made(6), key="more"), request_).digest != first
+def test_digests_depend_on_content_only(data_request: DataRequest) -> None:
+    first = load_domain(domain(Made(5)), data_request).digest
+    assert load_domain(domain(Made(5), key="again"), data_request).digest == first
+    assert load_domain(domain(Made(6), key="more"), data_request).digest != first
 
     class Relabeled(Made):
         @property
         def labels(self) -> NDArray[np.int64]:
             return np.zeros(self.count, np.int64)
 
-    assert stored_domain(domain(Relabeled(5), key="labels"), request_).digest != first
+    assert load_domain(domain(Relabeled(5), key="labels"), data_request).digest != first
 
 
-def test_memory_does_not_grow_with_the_number_of_images(request_: Request) -> None:
-    large = replace(request_, image_size=64)
+def test_memory_does_not_grow_with_the_number_of_images(data_request: DataRequest) -> None:
+    large = replace(data_request, image_size=64)
     peaks = []
     for count in (50, 1000):
         tracemalloc.start()
-        stored_domain(domain(Made(count), key=count), large)
+        load_domain(domain(Made(count), key=count), large)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     # 950 more images of 12 kB are 11.7 MB; row numbers and labels of them are a few kB.
@@ -318,7 +326,7 @@ def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatc
 
 
 def test_changed_files_are_read_again(npz_folder: Path, tmp_path: Path) -> None:
-    request = Request(npz_folder, tmp_path / "cache", image_size=16)
+    request = DataRequest(npz_folder, tmp_path / "cache", image_size=16)
     before = load_benchmark("npz", request).domains["dim"].images[0].copy()
     images = np.full((80, 16, 16, 3), 7, np.uint8)
     np.savez(npz_folder / "dim.npz", images=images, labels=np.arange(80) % 3)
@@ -327,10 +335,19 @@ def test_changed_files_are_read_again(npz_folder: Path, tmp_path: Path) -> None:
     assert (after == 7).all()
 
 
-def test_grey_floats_of_another_size_become_rgb_bytes(tmp_path: Path) -> None:
+def test_gray_floats_of_another_size_become_rgb_bytes(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", images=np.full((5, 10, 10), 0.2), labels=np.arange(5))
     stacked = read_npz(tmp_path / "x.npz")
     pictures = list(stacked.decode(np.array([4, 0]), size=16))
     assert [(p.pixels.shape, p.width, p.height) for p in pictures] == [((16, 16, 3), 10, 10)] * 2
     assert all((p.pixels == 51).all() for p in pictures)  # 0.2 · 255
     assert stacked.labels.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_decoding_is_logged(
+    data_request: DataRequest, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("fedwca._support.text.SECONDS_BETWEEN", -1)
+    with caplog.at_level("INFO", logger="fedwca"):
+        load_domain(domain(Made(3)), data_request)
+    assert "1 of 3 images" in caplog.text

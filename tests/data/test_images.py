@@ -1,4 +1,4 @@
-"""Images on their way to the network: transforms and memory maps."""
+"""Transforms and memory maps of image sets."""
 
 import pickle
 from pathlib import Path
@@ -10,13 +10,13 @@ from fedwca.data.augment import DIGITS, OBJECTS, Transform, digit_transform, obj
 from fedwca.data.images import UnlabeledImages
 
 
-def test_pixels_are_normalised_and_channels_go_first() -> None:
+def test_pixels_are_normalized_and_channels_go_first() -> None:
     pixels = torch.tensor([[[[0, 255, 51]]]], dtype=torch.uint8)
     # (0 - .5)/.5 = -1, (1 - .5)/.5 = 1, (.2 - .5)/.5 = -.6
     torch.testing.assert_close(DIGITS(pixels), torch.tensor([[[[-1.0]], [[1.0]], [[-0.6]]]]))
 
 
-def test_normalising_by_rows_gives_the_plain_formula_s_bits() -> None:
+def test_normalizing_by_rows_equals_the_plain_formula() -> None:
     pixels = torch.randint(0, 256, (3, 8, 6, 3), dtype=torch.uint8)
     plain = Transform(OBJECTS.mean, OBJECTS.std)
     mean, std = torch.tensor(OBJECTS.mean), torch.tensor(OBJECTS.std)
@@ -30,7 +30,7 @@ def test_batches_are_channels_last_in_memory() -> None:
     assert batch.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_evaluation_crops_the_centre_and_never_flips() -> None:
+def test_evaluation_crops_the_center_and_never_flips() -> None:
     pixels = torch.arange(6 * 6, dtype=torch.uint8).reshape(1, 6, 6, 1).repeat(1, 1, 1, 3)
     transform = Transform((0, 0, 0), (1 / 255, 1 / 255, 1 / 255), crop=2, flip=True)
     expected = torch.tensor([[14.0, 15.0], [20.0, 21.0]])  # rows and columns 2 and 3 of 6
@@ -56,7 +56,7 @@ def test_training_crops_and_flips_at_random_within_the_image() -> None:
     assert torch.equal(out, again)
 
 
-def test_a_memory_map_travels_as_its_files_name(tmp_path: Path) -> None:
+def test_a_memory_map_is_pickled_as_its_file_name(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.arange(1000 * 4 * 4 * 3, dtype=np.uint8).reshape(-1, 4, 4, 3))
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     images = UnlabeledImages(mapped, np.array([3, 1]), DIGITS)
@@ -69,18 +69,18 @@ def test_a_memory_map_travels_as_its_files_name(tmp_path: Path) -> None:
     assert torch.equal(pickle.loads(pickle.dumps(in_memory)).batch(rows), images.batch(rows))
 
 
-def test_images_that_were_let_go_take_no_memory_and_are_the_same_again(tmp_path: Path) -> None:
+def test_released_images_take_no_memory_and_read_the_same_again(tmp_path: Path) -> None:
     path = tmp_path / "images.npy"
     np.save(path, np.random.default_rng(0).integers(0, 255, (200, 32, 32, 3), np.uint8))
     images = UnlabeledImages(np.load(path, mmap_mode="r"), np.arange(200), DIGITS)
     first = images.batch(torch.arange(200))
     if (maps := Path("/proc/self/smaps")).exists():
         assert resident(maps, path) >= 600
-        images.let_go()
+        images.release()
         assert resident(maps, path) == 0
-    images.let_go()
+    images.release()
     assert torch.equal(images.batch(torch.arange(200)), first)
-    UnlabeledImages(np.zeros((1, 2, 2, 3), np.uint8), np.arange(1), DIGITS).let_go()  # no map
+    UnlabeledImages(np.zeros((1, 2, 2, 3), np.uint8), np.arange(1), DIGITS).release()  # no map
 
 
 def resident(maps: Path, path: Path) -> int:

@@ -1,13 +1,13 @@
-"""Who holds which image."""
+"""Splitting domains into clients."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedwca.data.domains import Benchmark
+from fedwca._support.errors import UserError
 from fedwca.data.partition import Partition, split_domain
-from fedwca.errors import UserError
+from fedwca.data.types import Benchmark
 
 
 def labels(count: int, classes: int = 10) -> np.ndarray:
@@ -42,7 +42,7 @@ def test_sizes(images: int, clients: int, sizes: tuple[int, int, int]) -> None:
     st.sampled_from([0.0, 0.01, 0.5, 100.0]),
     st.sampled_from([0.0, 0.01, 0.5, 100.0]),
 )
-def test_every_image_is_held_exactly_once_and_nobody_is_empty(
+def test_every_image_has_exactly_one_client_and_no_client_is_empty(
     images: int, clients: int, seed: int, label_dirichlet: float, size_dirichlet: float
 ) -> None:
     plan = Partition(clients, label_dirichlet, size_dirichlet)
@@ -82,14 +82,14 @@ def test_sizes_can_differ_without_any_label_skew() -> None:
     assert max(equal) - min(equal) <= 4
 
 
-def test_both_skews_can_be_had_at_once() -> None:
+def test_both_skews_can_be_combined() -> None:
     # With labels spread evenly, the sizes are those of the size skew alone.
     sizes = [len(part) for part in held(Partition(4, size_dirichlet=0.5), count=10_000)]
     both = [len(part) for part in held(Partition(4, 1e9, 0.5), count=10_000)]
     assert max(abs(a - b) for a, b in zip(sizes, both, strict=True)) <= 10
 
 
-def test_a_client_can_train_on_fewer_images_and_is_scored_on_the_same() -> None:
+def test_limiting_training_images_keeps_the_test_set() -> None:
     whole = split_domain("x", labels(1000), Partition(4), (0,))
     capped = split_domain("x", labels(1000), Partition(4, images_per_client=50), (0,))
     for many, few in zip(whole, capped, strict=True):
@@ -98,7 +98,7 @@ def test_a_client_can_train_on_fewer_images_and_is_scored_on_the_same() -> None:
         assert few.test.tolist() == many.test.tolist()
 
 
-def test_where_nothing_has_a_label_all_is_for_training() -> None:
+def test_without_labels_all_images_are_for_training() -> None:
     nothing = np.full(40, -1)
     train, validation, test = split_domain("x", nothing, Partition(2), (0,))[0]
     assert (len(train), len(validation), len(test)) == (20, 0, 0)
@@ -127,7 +127,7 @@ def test_the_source_domain_has_no_client(tiny_benchmark: Benchmark) -> None:
         alone.clients("a", Partition(1), 0)
 
 
-def test_without_a_source_domain_all_are_clients_called_by_their_folder(
+def test_without_a_source_domain_all_domains_become_clients(
     tiny_benchmark: Benchmark,
 ) -> None:
     clients = tiny_benchmark.clients("", Partition(1), 0)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from deployment import SITES, source_model
-from fedwca.data.domains import Benchmark
+from fedwca.data.types import Benchmark
 from fedwca.models import save_weights
-from sites import write_images
+from tests.support.deployment import SITES, source_model
+from tests.support.sites import write_images
 
 
 @pytest.fixture(scope="session")

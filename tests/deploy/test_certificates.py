@@ -1,4 +1,4 @@
-"""The secrets of a site: what is none is named."""
+"""The secrets of a site: an invalid one is named."""
 
 from pathlib import Path
 
@@ -6,18 +6,18 @@ import pytest
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
-from fedwca.deploy.certificates import authority, damaged_secret, site_keys
+from fedwca.deploy.certificates import create_authority, create_site_keys, find_invalid_secret
 
 
-def test_a_damaged_secret_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "ca.crt").write_bytes(authority("here").public)
-    (tmp_path / "site.key").write_bytes(site_keys().private)
-    assert damaged_secret(tmp_path) == ""
+def test_an_invalid_secret_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ca.crt").write_bytes(create_authority("here").public)
+    (tmp_path / "site.key").write_bytes(create_site_keys().private)
+    assert find_invalid_secret(tmp_path) == ""
 
-    def unknown(*_: object) -> None:  # as a flipped bit in the name of the cipher makes it
+    def raise_unsupported(*_: object) -> None:  # a flipped bit in the cipher's name
         raise UnsupportedAlgorithm("Unsupported cipher")
 
-    monkeypatch.setattr(serialization, "load_ssh_private_key", unknown)
-    assert damaged_secret(tmp_path) == "site.key"
-    (tmp_path / "ca.crt").write_bytes(b"none")
-    assert damaged_secret(tmp_path) == "ca.crt"
+    monkeypatch.setattr(serialization, "load_ssh_private_key", raise_unsupported)
+    assert find_invalid_secret(tmp_path) == "site.key"
+    (tmp_path / "ca.crt").write_bytes(b"junk")
+    assert find_invalid_secret(tmp_path) == "ca.crt"

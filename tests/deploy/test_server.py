@@ -1,6 +1,7 @@
-"""The server's half on sites in this process: killed, its disk damaged, full, and resumed."""
+"""The server with sites in this process: killed, with corrupt or full disks, and resumed."""
 
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,122 +9,129 @@ from typing import Any
 
 import pytest
 
-from deployment import SITES, settings
-from failing_disk import FULL, READ_ONLY, Disk, failing
-from federation import same
-from fedwca.deploy.job import Jobs
-from fedwca.deploy.kit import make_kit
-from fedwca.deploy.launch import follow, log_of
-from fedwca.deploy.processes import free_port
-from fedwca.deploy.roles import SERVER_FOLDER
+from fedwca._support.errors import describe_disk_error
+from fedwca.deploy.daemons import SERVER_FOLDER
+from fedwca.deploy.deployment_files import create_deployment
+from fedwca.deploy.jobs import JobFiles
+from fedwca.deploy.processes import find_free_port
 from fedwca.deploy.server import serve
-from fedwca.errors import disk_sentence
+from fedwca.deploy.start import follow_run, open_log
 from fedwca.experiments.config import resolve
-from fedwca.experiments.progress import Silent
 from fedwca.experiments.store import RunFolder
 from fedwca.flower_app import main
-from fedwca.models import read_seal
-from fedwca.notes import silent
-from sites import FakeGrid, site_program
+from fedwca.models import read_checksum
+from tests.support.deployment import SITES, settings
+from tests.support.federation import same
+from tests.support.sites import FakeGrid, site_program
+from torture.failing_disk import FULL, READ_ONLY, Disk, failing
 
 ROUNDS = 5
 
 
 @dataclass
-class Killing(FakeGrid):
-    """Is gone, and the server with it, once every site has done a round."""
+class KillingGrid(FakeGrid):
+    """Ends the server once every site has received its message of a round."""
 
-    in_round: int = -1
+    kill_round: int = -1
 
-    def push_messages(self, messages: list[Any]) -> list[str | None]:
-        numbers = super().push_messages(messages)
+    def push_message(self, message: Any) -> str | None:
+        message_id = super().push_message(message)
         done = [r.round for _, r in self.sent if r.kind == "work"]
-        if done.count(self.in_round) == len(SITES):
+        if done.count(self.kill_round) == len(SITES):
             raise SystemExit("killed")
-        return numbers
+        return message_id
 
 
 @dataclass
-class World:
-    """Three sites, and a server whose runs lie in a folder of its own."""
+class Federation:
+    """Three sites and a server with a folder of runs."""
 
     folder: Path
     images: Path
     method: str
     privacy: dict[str, float] = field(default_factory=dict)
 
-    def serve(self, killed_in: int = -1) -> RunFolder:
+    def serve(self, kill_round: int = -1) -> RunFolder:
         content = settings(self.method, self.images / "source.safetensors", ROUNDS)
         content["privacy"] = {**self.privacy}
         programs = {
             n: site_program(self.images, s, self.folder / "home") for n, s in enumerate(SITES)
         }
-        grid, expected = Killing(programs, in_round=killed_in), dict.fromkeys(SITES, "")
-        places = self.folder / "runs", self.folder / "cache"
-        return serve(lambda *_: grid, resolve(content), *places, lambda: expected, Silent())
+        grid, keys = KillingGrid(programs, kill_round=kill_round), dict.fromkeys(SITES, "")
+        runs, cache = self.folder / "runs", self.folder / "cache"
+        return serve(lambda *_: grid, resolve(content), runs, cache, lambda: keys)
 
     def outcome(self, run: RunFolder) -> Any:
         newest = run.load_checkpoint(1)
         assert newest is not None
         models = self.folder.glob("home/*/*/model.safetensors")
         scores = [line["clients"] for line in run.lines()]
-        return newest, scores, {path.parts[-3]: read_seal(path) for path in models}
+        return newest, scores, {path.parts[-3]: read_checksum(path) for path in models}
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedwca.engines.flower_sites._POLL", 0.02)
+    monkeypatch.setattr("fedwca.engines.flower.site_registry._POLL_SECONDS", 0.02)
 
 
 @pytest.mark.parametrize(
     ("method", "privacy"),
     [("local", {}), ("fedamp", {}), ("fedpcl", {}), ("fedamp", {"clip": 1.0})],
 )
-def test_a_killed_server_whose_newest_checkpoint_is_damaged_gives_the_same(
+def test_a_killed_server_with_a_corrupt_newest_checkpoint_gives_the_same_result(
     tmp_path: Path, images: Path, method: str, privacy: dict[str, float]
 ) -> None:
-    whole = World(tmp_path / "whole", images, method, privacy)
-    wanted, *scores_and_models = whole.outcome(whole.serve())
-    world = World(tmp_path / "broken", images, method, privacy)
-    for killed_in in (2, 4):
+    unbroken = Federation(tmp_path / "unbroken", images, method, privacy)
+    expected, *expected_scores_and_models = unbroken.outcome(unbroken.serve())
+    federation = Federation(tmp_path / "broken", images, method, privacy)
+    for kill_round in (2, 4):
         with pytest.raises(SystemExit):
-            world.serve(killed_in)
+            federation.serve(kill_round)
         (run,) = (tmp_path / "broken" / "runs").iterdir()
         newest = max(run.glob("checkpoint-*"))
-        assert newest.name == f"checkpoint-{killed_in:05d}"
+        assert newest.name == f"checkpoint-{kill_round:05d}"
         (newest / "manifest.json").write_text("{")
-    found, *found_too = world.outcome(world.serve())
-    for part, state in wanted.state.models.items():
+    found, *scores_and_models = federation.outcome(federation.serve())
+    for part, state in expected.state.models.items():
         assert same(state, found.state.models[part])
-    assert found_too == scores_and_models
+    assert scores_and_models == expected_scores_and_models
 
 
-@pytest.mark.parametrize(("error", "said"), [(FULL, "disk is full"), (READ_ONLY, "cannot write")])
-def test_a_disk_that_fails_at_the_server_is_told_to_whoever_follows_the_run(
-    tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch, error: int, said: str
+@pytest.mark.parametrize(
+    ("error", "message"), [(FULL, "disk is full"), (READ_ONLY, "cannot write")]
+)
+def test_a_disk_error_at_the_server_reaches_the_command_that_follows_the_run(
+    tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch, error: int, message: str
 ) -> None:
-    kit, _ = make_kit(tmp_path / "d", "127.0.0.1", free_port(), "127.0.0.1", SITES, plaintext=True)
-    monkeypatch.setenv(SERVER_FOLDER, str(kit.folder))
-    monkeypatch.setattr("fedwca.flower_app.end_with_parent", lambda: None)  # the tests' own process
+    server = create_deployment(
+        tmp_path / "d", "127.0.0.1", find_free_port(), "127.0.0.1", SITES, plaintext=True
+    )
+    monkeypatch.setenv(SERVER_FOLDER, str(server.folder))
+    monkeypatch.setattr("fedwca.flower_app.exit_with_parent", lambda: None)
     monkeypatch.setattr("fedwca.flower_app.FlowerGrid", lambda grid, *_: grid)
     content = settings("local", images / "source.safetensors", ROUNDS)
-    experiment, runs = resolve(content), kit.folder / "runs"
-    job = Jobs(kit.folder).hand_in(experiment.deployed_settings(), runs, tmp_path / "cache")
+    experiment, runs = resolve(content), server.folder / "runs"
+    job_id = JobFiles(server.folder).submit(
+        experiment.deployed_settings(), runs, tmp_path / "cache"
+    )
     programs = {n: site_program(images, s, tmp_path / "home") for n, s in enumerate(SITES)}
 
-    def begin() -> None:
+    def run_app() -> None:
         main(FakeGrid(programs), SimpleNamespace(run_id=1))  # type: ignore[arg-type]
 
-    def followed() -> RunFolder:
-        return follow(kit, job, experiment, runs, log_of(experiment, runs, silent))
+    def follow() -> RunFolder:
+        return follow_run(server, job_id, experiment, runs, open_log(experiment, runs))
 
-    with failing(Disk(kit.folder, 120, error)):
+    with failing(Disk(server.folder, 120, error)):
         with pytest.raises(OSError, match=os.strerror(error)):
-            begin()
+            run_app()
         with pytest.raises(OSError, match=os.strerror(error)) as caught:
-            followed()
-    assert said in disk_sentence(caught.value)
+            follow()
+    assert message in describe_disk_error(caught.value)
+    assert "Traceback" in (server.folder / "serverapp.log").read_text()
     assert max(runs.glob("*/checkpoint-*")).name > "checkpoint-00000"
-    begin()
-    assert len(followed().lines()) == ROUNDS + 1
-    assert not list(kit.folder.glob(".probe*"))
+    run_app()
+    assert len(follow().lines()) == ROUNDS + 1
+    assert not list(server.folder.glob(".probe*"))
+    (log,) = runs.glob("*/log.txt")
+    assert re.search(r"^\d{4}-\d\d-\d\d [\d:]{8} INFO .*5 rounds done", log.read_text(), re.M)

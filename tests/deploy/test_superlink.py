@@ -1,4 +1,4 @@
-"""From other machines only what sites need can be reached; the rest is for the server's own."""
+"""Other machines reach the API for SuperNodes only; the server's own machine reaches all."""
 
 import asyncio
 from typing import Any
@@ -7,14 +7,14 @@ import pytest
 from flwr.superlink import extensions
 
 from fedwca.deploy import superlink
-from fedwca.deploy.superlink import Door
+from fedwca.deploy.superlink import RestrictToLocalHost
 
-HERE, SITE = "10.1.2.3", "10.1.2.4"
+SERVER, SITE = "10.1.2.3", "10.1.2.4"
 START = "/v1/control/start-run"
 
 
 def status(path: str, client: Any, kind: str = "http") -> int:
-    """What a request is answered; 200 by Flower."""
+    """Return the status of the response; Flower's own is 200."""
     sent: list[dict[str, Any]] = []
 
     async def flower(scope: Any, receive: Any, send: Any) -> None:
@@ -23,8 +23,8 @@ def status(path: str, client: Any, kind: str = "http") -> int:
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    scope = {"type": kind, "path": path, "client": client, "server": (HERE, 9443)}
-    asyncio.run(Door(flower)(scope, None, send))
+    scope = {"type": kind, "path": path, "client": client, "server": (SERVER, 9443)}
+    asyncio.run(RestrictToLocalHost(flower)(scope, None, send))
     return int(sent[0]["status"])
 
 
@@ -41,35 +41,37 @@ def status(path: str, client: Any, kind: str = "http") -> int:
         "/V1/fleet/x",
     ],
 )
-def test_a_site_reaches_nothing_but_its_own_door(path: str) -> None:
+def test_other_machines_are_rejected(path: str) -> None:
     assert status(path, (SITE, 5555)) == 403
 
 
-def test_sites_reach_what_they_need() -> None:
+def test_sites_reach_the_supernode_api() -> None:
     assert status("/v1/fleet/pull-messages", (SITE, 5555)) == 200
 
 
-@pytest.mark.parametrize("own", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1", HERE])
-def test_the_servers_own_machine_may_do_all(own: str) -> None:
-    assert status(START, (own, 5555)) == 200
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1", SERVER])
+def test_the_servers_own_machine_reaches_all(address: str) -> None:
+    assert status(START, (address, 5555)) == 200
 
 
 @pytest.mark.parametrize("client", [None, ("", 0), ("localhost", 1), ("::ffff:10.1.2.4", 1)])
-def test_who_cannot_be_told_is_a_stranger(client: Any) -> None:
+def test_an_unknown_address_is_rejected(client: Any) -> None:
     assert status(START, client) == 403
 
 
-def test_flower_is_not_started_where_it_does_not_ask_for_the_door(
+def test_flower_is_not_started_if_it_does_not_use_the_middleware(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(extensions, "get_middleware", tuple)  # put back afterwards
+    monkeypatch.setattr(extensions, "get_middleware", tuple)  # restored afterwards
     monkeypatch.setattr(superlink, "flower_superlink", lambda: pytest.fail("it was started"))
-    monkeypatch.setattr(superlink.flowers, "_get_middleware", lambda: [superlink.Middleware(str)])
-    with pytest.raises(SystemExit, match="cannot be closed to strangers"):
+    monkeypatch.setattr(
+        superlink.superlink_main, "_get_middleware", lambda: [superlink.Middleware(str)]
+    )
+    with pytest.raises(SystemExit, match="version of Flower"):
         superlink.main()
 
 
-def test_flower_asks_for_the_door(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flower_uses_the_middleware(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[bool] = []
     monkeypatch.setattr(extensions, "get_middleware", tuple)
     monkeypatch.setattr(superlink, "flower_superlink", lambda: started.append(True))

@@ -1,4 +1,4 @@
-"""A site whose working process dies while it hands its answer over goes on with the next."""
+"""A site whose ClientApp dies while it delivers a reply goes on with the next message."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -6,24 +6,24 @@ from typing import Any
 import pytest
 from flwr.app import ConfigRecord, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
-from flwr.supernode import start_client_internal as flowers
+from flwr.supernode import start_client_internal as flower_client
 
 from fedwca.deploy import supernode
-from superlink import reply_of
+from tests.support.superlink import reply_of
 
 
 @pytest.fixture
 def push(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """How Flower hands answers on, as our SuperNode has it."""
-    monkeypatch.setattr(flowers, "_push_messages", flowers._push_messages)  # put back afterwards
+    """Flower's function that pushes replies, as changed by our SuperNode."""
+    monkeypatch.setattr(flower_client, "_push_messages", flower_client._push_messages)  # restored
     monkeypatch.setattr(supernode, "flower_supernode", lambda: None)
-    monkeypatch.setattr(supernode, "_PATIENCE", 0.5)
+    monkeypatch.setattr(supernode, "_PART_TIMEOUT", 0.5)
     supernode.main()
-    return flowers._push_messages
+    return flower_client._push_messages
 
 
 @pytest.mark.parametrize("dies", [False, True])
-def test_an_answer_that_is_never_handed_over_is_given_up(push: Any, dies: bool) -> None:
+def test_a_reply_that_is_never_delivered_is_given_up(push: Any, dies: bool) -> None:
     message = reply_of(RecordDict({"words": ConfigRecord({"text": "yes"})}), "asked")
     parts = {n: o.deflate() for n, o in get_all_nested_objects(message).items()}
     lost = next(iter(parts))

@@ -1,11 +1,11 @@
-"""Settings: defaults of the paper, overrides, and one clear sentence for every mistake."""
+"""Settings: defaults of the paper, overrides, and errors that name the setting."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedwca.errors import UserError
+from fedwca._support.errors import UserError
 from fedwca.experiments.config import parse_override, read_experiment, resolve
 from fedwca.experiments.defaults import defaults
 from fedwca.methods import METHODS, Training
@@ -15,7 +15,7 @@ CONFIGS = sorted((Path(__file__).parents[2] / "configs").rglob("*.toml"))
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.name)
-def test_every_config_that_we_ship_is_valid(path: Path) -> None:
+def test_every_config_in_the_repository_is_valid(path: Path) -> None:
     assert read_experiment(path).data.source
 
 
@@ -30,7 +30,7 @@ def test_every_config_that_we_ship_is_valid(path: Path) -> None:
         ("office-home", "Clipart", 0.1, 1e-4, 0.3, 50),
     ],
 )
-def test_defaults_are_the_papers(
+def test_defaults_follow_the_paper(
     benchmark: str, source: str, temperature_a: float, lr: float, ce_weight: float, rounds: int
 ) -> None:
     table = defaults(benchmark, source, "fedwca")
@@ -55,7 +55,7 @@ def test_an_override_beats_the_file_and_the_file_beats_the_default(tmp_path: Pat
     assert (training.rounds, training.lr, training.epochs) == (7, 0.25, 5)
 
 
-def test_settings_of_the_files_method_do_not_bother_another(tmp_path: Path) -> None:
+def test_settings_of_the_method_in_the_file_do_not_apply_to_another(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_text('[method]\nname = "fedwca"\ntemperature_a = 0.5\n')
     assert read_experiment(path, [("method.name", "fedavg")]).method_name == "fedavg"
@@ -64,38 +64,50 @@ def test_settings_of_the_files_method_do_not_bother_another(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
+    ("settings", "words"),
     [
         ({"training": {"learning_rate": 1}}, "training has no setting 'learning_rate'"),
         ({"training": {"epoch": 1}}, "did you mean 'epochs'?"),
-        ({"trainin": {}}, "there is no section [trainin]: did you mean 'training'?"),
-        ({"method": {"name": "fedwac"}}, "no method 'fedwac': did you mean 'fedwca'?"),
+        ({"trainin": {}}, "did you mean 'training'?"),
+        ({"method": {"name": "fedwac"}}, "did you mean 'fedwca'?"),
         ({"method": {"temperatur_a": 1}}, "did you mean 'temperature_a'?"),
-        ({"training": {"lr": "fast"}}, "training.lr: input should be a valid number"),
-        ({"training": {"rounds": 2.5}}, "training.rounds: input should be a valid integer"),
-        ({"training": {"lr": -1.0}}, "training.lr must be a number from 0 on"),
-        ({"training": {"lr": float("nan")}}, "training.lr must be a number from 0 on"),
-        ({"training": {"ce_weight": float("inf")}}, "training.ce_weight must be a number"),
-        ({"method": {"temperature_a": float("nan")}}, "must be positive"),
-        ({"source": {"lr": float("inf")}}, "source.lr: input should be a finite number"),
-        ({"training": {"batch_size": 1}}, "at least 2, for BatchNorm"),
+        ({"training": {"lr": "fast"}}, "training.lr"),
+        ({"training": {"rounds": 2.5}}, "training.rounds"),
+        ({"training": {"lr": -1.0}}, "training.lr"),
+        ({"training": {"lr": float("nan")}}, "training.lr"),
+        ({"training": {"ce_weight": float("inf")}}, "training.ce_weight"),
+        ({"training": {"batch_size": 1}}, "training.batch_size"),
         ({"training": {"batch_norm": "freeze"}}, "'blend', 'recalibrate' or 'local'"),
-        ({"data": {"clients_per_domain": 0}}, "data.clients_per_domain: input should be greater"),
-        ({"data": {"benchmark": "npz"}}, "set data.source"),
-        ({"method": {"mixup": True, "two_models": False}}, "set it to false with two_models"),
-        ({"method": {"prototypes": False}}, "set it to false with prototypes"),
-        ({"method": {"temperature_b": 0}}, "must be positive"),
+        ({"method": {"temperature_a": float("nan")}}, "temperature_a"),
+        ({"method": {"temperature_b": 0}}, "temperature_b"),
+        ({"method": {"mixup": True, "two_models": False}}, "two_models"),
+        ({"method": {"prototypes": False}}, "prototypes"),
         ({"method": {"clustering_layer": "some"}}, "method.clustering_layer"),
-        ({"method": {"training": {}}}, "write it as [training]"),
-        ({"training": 3}, "write it as [training]"),
-        ({"run": {"seed": -1}}, "run.seed: input should be greater"),
+        ({"method": {"training": {}}}, "[training]"),
+        ({"training": 3}, "[training]"),
+        ({"source": {"lr": float("inf")}}, "source.lr"),
+        ({"data": {"clients_per_domain": 0}}, "data.clients_per_domain"),
+        ({"data": {"clients_per_domain": 1, "size_dirichlet": 1}}, "data.size_dirichlet"),
+        ({"data": {"path": "~nosuchuser/x"}}, "data.path: there is no such user"),
+        ({"data": {"path": "x"}}, "data.path: benchmark 'mini-digits' has no files"),
+        ({"data": {"classes": "a,b"}}, "data.classes"),
+        ({"data": {"benchmark": "npz"}}, "set data.source"),
+        ({"run": {"seed": -1}}, "run.seed"),
     ],
 )
-def test_a_mistake_is_told_in_one_sentence(settings: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(UserError) as told:
+def test_an_error_names_the_setting(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError) as error:
         resolve(settings)
-    assert sentence in str(told.value)
-    assert "\n" not in str(told.value)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_paths_are_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = {"data": {"benchmark": "pacs", "path": "images", "source": "photo"}}
+    experiment = resolve(settings, [("source.weights", "w.safetensors")])
+    assert experiment.data.path == tmp_path / "images"
+    assert experiment.source.weights == tmp_path / "w.safetensors"
 
 
 @pytest.mark.parametrize(
@@ -106,6 +118,7 @@ def test_a_mistake_is_told_in_one_sentence(settings: dict[str, Any], sentence: s
         ('data.source="x y"', ("data.source", "x y")),
         ("method.mixup=false", ("method.mixup", False)),
         ("method.clustering_layer=all", ("method.clustering_layer", "all")),
+        ("data.path=2024", ("data.path", "2024")),
     ],
 )
 def test_overrides_are_read_as_toml_or_text(text: str, expected: tuple[str, Any]) -> None:
@@ -119,7 +132,7 @@ def test_a_malformed_override_says_how_to_write_it(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_settings_lead_back_to_the_same_experiment(name: str) -> None:
+def test_stored_settings_give_the_same_experiment(name: str) -> None:
     experiment = resolve({"method": {"name": name}, "run": {"seed": 3}})
     again = resolve(experiment.settings())
     assert again == experiment
@@ -140,11 +153,11 @@ def test_a_hostile_source_name_gives_a_harmless_folder_name() -> None:
     assert len(name) < 200
 
 
-def test_a_method_may_be_made_for_other_training_settings() -> None:
+def test_a_method_may_change_the_defaults_of_training() -> None:
     chosen = resolve({"method": {"name": "fedwca_plus"}})
     assert chosen.method.training.batch_norm == "recalibrate"
-    given = {"method": {"name": "fedwca_plus"}, "training": {"batch_norm": "blend"}}
-    assert resolve(given).method.training.batch_norm == "blend"
+    settings = {"method": {"name": "fedwca_plus"}, "training": {"batch_norm": "blend"}}
+    assert resolve(settings).method.training.batch_norm == "blend"
     assert resolve({"method": {"name": "fedwca"}}).method.training.batch_norm == "blend"
 
 

@@ -1,4 +1,4 @@
-"""What the README claims of mini-digits, measured anew: `make test-slow`."""
+"""The README's numbers for mini-digits, measured again: `make test-slow`."""
 
 from pathlib import Path
 from statistics import fmean

@@ -1,4 +1,4 @@
-"""How a run ends: stopped with its last finished round on the disk, or done with nothing left."""
+"""How a run ends: interrupted with its last finished round saved, or complete."""
 
 import json
 from pathlib import Path
@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from fedwca.engines.simulator import Simulator
-from fedwca.errors import UserError
+from fedwca._support.errors import UserError
+from fedwca.engines.simulator.simulator import Simulator
 from fedwca.experiments.config import Experiment, resolve
-from fedwca.experiments.progress import Silent
-from fedwca.experiments.runner import run_experiment
+from fedwca.experiments.progress import NoProgress
+from fedwca.experiments.runner import prepare_run, run_experiment
 
 
 def experiment(npz_folder: Path, workers: int = 1) -> Experiment:
@@ -26,8 +26,8 @@ def experiment(npz_folder: Path, workers: int = 1) -> Experiment:
     )
 
 
-class Stopped(Silent):
-    """Stops the run when it tells of a round."""
+class Stopped(NoProgress):
+    """Stops the run after a round."""
 
     def __init__(self, error: BaseException, round: int) -> None:
         self._error, self._round = error, round
@@ -46,7 +46,7 @@ def lines(run: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "error", [KeyboardInterrupt(), UserError("a worker is lost"), BrokenPipeError()]
 )
-def test_a_stopped_run_loses_no_finished_round_however_rare_checkpoints_are(
+def test_an_interrupted_run_saves_its_last_round_however_rare_checkpoints_are(
     npz_folder: Path, tmp_path: Path, error: BaseException, workers: int
 ) -> None:
     cache, chosen = tmp_path / "cache", experiment(npz_folder, workers)
@@ -60,7 +60,7 @@ def test_a_stopped_run_loses_no_finished_round_however_rare_checkpoints_are(
     assert lines(run) == lines(whole)
 
 
-def test_the_result_is_written_when_nothing_is_left_behind(
+def test_the_result_is_written_after_everything_is_cleaned_up(
     npz_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "runs" / experiment(npz_folder).name
@@ -74,3 +74,29 @@ def test_the_result_is_written_when_nothing_is_left_behind(
     run_experiment(experiment(npz_folder), tmp_path / "runs", tmp_path / "cache")
     assert (run / "result.json").exists()
     assert not (run / "scratch").exists()
+
+
+def test_a_finished_run_is_returned_even_if_its_data_is_gone(
+    npz_folder: Path, tmp_path: Path
+) -> None:
+    chosen, runs, cache = experiment(npz_folder), tmp_path / "runs", tmp_path / "cache"
+    first = run_experiment(chosen, runs, cache)
+    npz_folder.rename(tmp_path / "elsewhere")
+    assert run_experiment(chosen, runs, cache).path == first.path
+    with pytest.raises(UserError, match=r"data\.path"):
+        run_experiment(chosen, tmp_path / "new", cache)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_deployed_run_is_prepared_without_clients(npz_folder: Path, tmp_path: Path) -> None:
+    chosen = experiment(npz_folder)
+    with prepare_run(chosen, tmp_path, tmp_path / "cache", deployed=True) as run:
+        assert run is not None
+        assert run.folder.path.name == chosen.deployed_name
+        assert run.clients == []
+        assert "deploy" in run.folder.read_json("config.json")["identity"]
+        with (
+            pytest.raises(UserError, match=r"(?i)another process"),
+            prepare_run(chosen, tmp_path, tmp_path / "cache", deployed=True),
+        ):
+            pass

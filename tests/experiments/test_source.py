@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +14,7 @@ from fedwca.experiments.config import Experiment, resolve
 from fedwca.experiments.runner import run_experiment
 from fedwca.models import build_model, read_weights
 
-
-class Notes:
-    """Keeps what a run tells."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-    def start(self, title: str, rounds: int, done: int) -> None: ...
-    def round(self, line: dict[str, Any]) -> None: ...
-    def finish(self) -> None: ...
+RunAndLog = Callable[[Experiment, str], str]
 
 
 def experiment(data: Path, **source_settings: Any) -> Experiment:
@@ -41,10 +30,17 @@ def experiment(data: Path, **source_settings: Any) -> Experiment:
     )
 
 
-def told(planned: Experiment, runs: Path, cache: Path) -> str:
-    notes = Notes()
-    run_experiment(planned, runs, cache, notes)
-    return "\n".join(notes.notes)
+@pytest.fixture
+def run_and_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> RunAndLog:
+    """Runs an experiment in a run folder of this name, all with one cache; returns the log."""
+
+    def run(planned: Experiment, runs: str) -> str:
+        caplog.clear()
+        with caplog.at_level("INFO", logger="fedwca"):
+            run_experiment(planned, tmp_path / runs, tmp_path / "cache")
+        return caplog.text
+
+    return run
 
 
 def backbone_file(path: Path, seed: int) -> Path:
@@ -54,78 +50,73 @@ def backbone_file(path: Path, seed: int) -> Path:
     return path
 
 
-def test_the_content_of_the_backbones_weights_decides(npz_folder: Path, tmp_path: Path) -> None:
-    cache, weights = tmp_path / "cache", backbone_file(tmp_path / "w.pth", seed=1)
+def test_the_cached_model_depends_on_the_content_of_the_backbone_weights(
+    npz_folder: Path, tmp_path: Path, run_and_log: RunAndLog
+) -> None:
+    weights = backbone_file(tmp_path / "w.pth", seed=1)
     first = experiment(npz_folder, model={"weights": weights})
-    assert "training on" in told(first, tmp_path / "1", cache)
+    assert "training on" in run_and_log(first, "1")
     moved = weights.rename(tmp_path / "moved.pth")
     second = experiment(npz_folder, model={"weights": moved})
-    assert "taken from" in told(second, tmp_path / "2", cache)
+    assert "loaded from" in run_and_log(second, "2")
     backbone_file(moved, seed=2)
-    assert "training on" in told(second, tmp_path / "3", cache)
+    assert "training on" in run_and_log(second, "3")
 
 
-def test_the_seed_of_the_run_and_the_same_one_given_are_one_model(
-    npz_folder: Path, tmp_path: Path
+def test_the_source_seed_defaults_to_the_seed_of_the_run(
+    npz_folder: Path, run_and_log: RunAndLog
 ) -> None:
-    assert "training on" in told(experiment(npz_folder), tmp_path / "1", tmp_path / "cache")
-    given = experiment(npz_folder, seed=0)
-    assert "taken from" in told(given, tmp_path / "2", tmp_path / "cache")
-    other = experiment(npz_folder, seed=1)
-    assert "training on" in told(other, tmp_path / "3", tmp_path / "cache")
+    assert "training on" in run_and_log(experiment(npz_folder), "1")
+    assert "loaded from" in run_and_log(experiment(npz_folder, seed=0), "2")
+    assert "training on" in run_and_log(experiment(npz_folder, seed=1), "3")
 
 
-def test_a_cache_that_cannot_be_written_costs_no_trained_model(
-    npz_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_cache_that_cannot_be_written_loses_no_trained_model(
+    npz_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    run_and_log: RunAndLog,
 ) -> None:
-    save = source.save_weights
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("read-only")
 
-    def only_in_runs(model: Any, path: Path, *rest: Any, **more: Any) -> None:
-        if "cache" in path.parts:
-            raise OSError("read-only")
-        save(model, path, *rest, **more)
-
-    monkeypatch.setattr(source, "save_weights", only_in_runs)
-    said = told(experiment(npz_folder), tmp_path / "runs", tmp_path / "cache")
-    assert "cannot be kept for other runs" in said
-    (kept,) = (tmp_path / "runs").rglob("source.safetensors")
-    assert read_weights(kept)
+    monkeypatch.setattr(source, "save_weights", fail)
+    assert "cannot write" in run_and_log(experiment(npz_folder), "runs")
+    (copy,) = (tmp_path / "runs").rglob("source.safetensors")
+    assert read_weights(copy)
 
 
-def test_a_network_other_than_lenet_without_weights_is_warned_of(
-    npz_folder: Path, tmp_path: Path
+def test_random_weights_of_a_pretrained_backbone_cause_a_warning(
+    npz_folder: Path, run_and_log: RunAndLog
 ) -> None:
     planned = experiment(npz_folder, model={"backbone": "mobilenet_v2"})
-    assert "mobilenet_v2 starts from random weights" in told(
-        planned, tmp_path / "runs", tmp_path / "cache"
-    )
+    assert "mobilenet_v2 starts from random weights" in run_and_log(planned, "runs")
 
 
-def test_a_source_model_that_cannot_be_read_now_is_not_replaced(
+def test_an_unreadable_source_model_of_a_run_is_not_replaced(
     npz_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned, runs, cache = experiment(npz_folder), tmp_path / "runs", tmp_path / "cache"
     run = run_experiment(planned, runs, cache)
     (run.path / "result.json").unlink()
-    opened = source.open_file
+    open_file = source.open_regular_file
 
-    def broken(path: Path) -> Any:
+    def fail(path: Path) -> Any:
         if path.name == "source.safetensors":
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return opened(path)
+        return open_file(path)
 
-    monkeypatch.setattr(source, "open_file", broken)
+    monkeypatch.setattr(source, "open_regular_file", fail)
     with pytest.raises(OSError, match="Input/output error"):
         run_experiment(planned, runs, cache)
 
 
-def test_a_cached_source_model_that_cannot_be_read_is_trained_anew(
-    npz_folder: Path, tmp_path: Path
+def test_an_unreadable_cached_source_model_is_trained_again(
+    npz_folder: Path, tmp_path: Path, run_and_log: RunAndLog
 ) -> None:
-    planned, cache = experiment(npz_folder), tmp_path / "cache"
-    assert "training on" in told(planned, tmp_path / "1", cache)
-    (kept,) = (cache / "source").iterdir()
-    kept.unlink()
-    os.mkfifo(kept)  # which would keep us waiting for ever
-    said = told(planned, tmp_path / "2", cache)
-    assert "cannot be read (it is not a regular file) and is made anew" in said
+    planned = experiment(npz_folder)
+    assert "training on" in run_and_log(planned, "1")
+    (cached,) = (tmp_path / "cache" / "source").iterdir()
+    cached.unlink()
+    os.mkfifo(cached)  # reading it would block
+    assert "training again" in run_and_log(planned, "2")

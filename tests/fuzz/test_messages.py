@@ -7,15 +7,15 @@ from unittest import mock
 
 import pytest
 
-from fedwca.engines.flower_messages import Request
-from fuzzing.door import Place
-from fuzzing.messages import OUTSIDE, a_request, plan, sent
+from fedwca.engines.flower.messages import Request
+from tests.fuzz.harness import Sandbox
+from tests.fuzz.messages import OUTSIDE, a_request, plan, sent
 
 
 @pytest.mark.parametrize("run", OUTSIDE)
 def test_a_site_that_leaves_its_folder_is_noticed(run: str, tmp_path: Path) -> None:
     request = Request("work", run, json.dumps(plan()), 0, "float32", sent(plan()))
-    a_request(Place(tmp_path), request)
-    careless = mock.patch("fedwca.deploy.site_folder._RUN", re.compile(".*"))
+    a_request(Sandbox(tmp_path), request)
+    careless = mock.patch("fedwca.engines.flower.site_store._RUN_NAME", re.compile(".*"))
     with careless, pytest.raises(AssertionError, match="leads out"):
-        a_request(Place(tmp_path), request)
+        a_request(Sandbox(tmp_path), request)

@@ -5,19 +5,19 @@ import dataclasses
 import pytest
 import torch
 
-from federation import same
+from fedwca._support.errors import UserError
 from fedwca.core.params import State, distance
 from fedwca.core.robust import clipped_mean, coordinate_median, trimmed_mean
-from fedwca.errors import UserError
 from fedwca.experiments.config import resolve
 from fedwca.methods import METHODS, Client, Method, Record
+from tests.support.federation import same
 
 AVERAGING = [n for n, kind in METHODS.items() if "aggregation" in kind.__dataclass_fields__]
 CLIENTS = [Client(f"c{k}", "all") for k in range(8)]
 SOURCE: State = {"conv.weight": torch.zeros(2, 1, 1, 1), "bn.running_var": torch.ones(1)}
 
 
-def test_it_is_a_setting_of_whoever_averages_models_and_of_nobody_else() -> None:
+def test_methods_that_average_models_have_the_setting_and_no_others() -> None:
     globals_, clusters = ["fedavg", "fedprox", "fedscal"], ["ifca", "ladd", "ladd_plus"]
     assert sorted(AVERAGING) == sorted([*globals_, *clusters, "fedwca", "fedwca_plus"])
     for name in METHODS.keys() - set(AVERAGING):
@@ -55,7 +55,7 @@ def model(name: str, aggregation: str) -> State:
 
 
 @pytest.mark.parametrize("name", AVERAGING)
-def test_every_way_reaches_the_model(name: str) -> None:
+def test_every_aggregation_reaches_the_model(name: str) -> None:
     locals_ = [reply.models["local"] for reply in replies().values()]
     plain = name.startswith("fedwca")
     weights = [1 / 8 if plain else (10 + k) / 108 for k in range(8)]
@@ -68,7 +68,7 @@ def test_every_way_reaches_the_model(name: str) -> None:
 
 
 @pytest.mark.parametrize("aggregation", ["mean", "median", "trimmed_mean", "clipped"])
-def test_who_hears_of_nobody_keeps_its_model(aggregation: str) -> None:
+def test_a_model_without_replies_does_not_change(aggregation: str) -> None:
     chosen = method("fedavg", aggregation)
     state = chosen.init(SOURCE)
     assert chosen.aggregate(state, {}).models["global"] is SOURCE

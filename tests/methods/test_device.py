@@ -16,7 +16,7 @@ from fedwca.core.losses import proximal
 from fedwca.data.augment import OBJECTS, Transform
 from fedwca.methods.fedscal import agreement
 from fedwca.methods.optimizer import make_sgd
-from fedwca.methods.training import Losses, Objective, Step, Training, _learn, shot_loss
+from fedwca.methods.training import Batch, Losses, Objective, Step, Training, _learn, shot_loss
 from fedwca.models import DomainModel, build_model
 
 TRAINING = Training()
@@ -72,7 +72,8 @@ def test_a_step_neither_leaves_its_device_nor_waits_for_it(backbone: str, loss: 
     wanted, target = torch.empty(2, 8, dtype=torch.int64, device=THERE)
     objective = Objective(_objectives(model)[loss])
     with Crossings() as crossings:
-        losses = _learn(model, optimizer, torch.arange(8), x, wanted, target, objective)
+        batch = Batch(torch.arange(8), x, wanted, target)
+        losses = _learn(model, optimizer, batch, objective)
     assert crossings.found == []
     assert all(value.device == THERE for value in losses.values())
 

@@ -6,15 +6,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from federation import run, same
+from fedwca._support.errors import UserError
 from fedwca.core.params import State, clone
 from fedwca.data.images import ClientData
-from fedwca.errors import UserError
 from fedwca.methods import Client, Record, Training
-from fedwca.methods.clustering import client_style, clusters_of, nearest_cluster
+from fedwca.methods.clustered import client_style, cluster_clients, nearest_cluster
 from fedwca.methods.fedwca import FedWCA
 from fedwca.methods.inference import Outputs
 from fedwca.models import DomainModel
+from tests.support.federation import run, same
 
 NewModel = Callable[[], DomainModel]
 TRAINING = Training(rounds=3, epochs=1, lr=0.01, batch_size=16)
@@ -44,7 +44,7 @@ FOUR = {
 
 
 def labels(**arguments: object) -> list[int]:
-    found = clusters_of(replies=FOUR, origin=None, **arguments)  # type: ignore[arg-type]
+    found = cluster_clients(replies=FOUR, origin=None, **arguments)  # type: ignore[arg-type]
     return [found[f"k{k}"] for k in range(4)]
 
 
@@ -57,10 +57,10 @@ def test_true_clusters_follow_the_domains() -> None:
     assert labels(clustering="domain", layer=1) == [0, 1, 0, 2]
 
 
-def test_finch_on_updates_takes_the_origin_off() -> None:
+def test_finch_on_updates_subtracts_the_origin() -> None:
     origin = state_with([1.0, 1.0], [0.0, 0.0])
     # updates in layer 1: (0,-1), (0,-.9), (-1,0), (-.9,0): the same pairs
-    found = clusters_of("finch", FOUR, 1, origin)
+    found = cluster_clients("finch", FOUR, 1, origin)
     assert list(found.values()) == [0, 0, 1, 1]
 
 
@@ -72,13 +72,13 @@ def test_all_takes_every_weight_but_no_counter() -> None:
         state["backbone.conv2.weight"] = 10 * state["backbone.conv2.weight"]
         state["backbone.bn.num_batches_tracked"] = torch.tensor(1000 + len(replies) // 2)
         replies[client] = Record({"local": state})
-    assert list(clusters_of("finch", replies, "all", None).values()) == [0, 1, 0, 1]
+    assert list(cluster_clients("finch", replies, "all", None).values()) == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize("layer", [0, 3, -1])
 def test_a_layer_that_does_not_exist_is_refused(layer: int) -> None:
     with pytest.raises(UserError, match="choose 1 to 2"):
-        clusters_of("finch", FOUR, layer, None)
+        cluster_clients("finch", FOUR, layer, None)
 
 
 def test_styles_separate_tones(tiny_clients: list[ClientData], new_model: NewModel) -> None:
@@ -87,7 +87,7 @@ def test_styles_separate_tones(tiny_clients: list[ClientData], new_model: NewMod
         Client(c.name, c.domain): Record(values={"style": client_style(c.train, rng)})
         for c in tiny_clients
     }
-    found = clusters_of("style", replies, 1, None)
+    found = cluster_clients("style", replies, 1, None)
     assert [found[c.name] for c in tiny_clients] == [0, 0, 1, 1]
 
 
@@ -146,9 +146,9 @@ SWAPPED = outputs([[1.0, 0.0], [0.1, 0.9], [0.1, 0.9], [0.0, 1.0]])  # differs o
 def targets_of(**fields: object) -> tuple[object, dict[str, object]]:
     method = FedWCA(TRAINING, **fields)  # type: ignore[arg-type]
     health: dict[str, object] = {}
-    cluster = method._cluster_labels(SWAPPED)
+    cluster = method._label_by_prototypes(SWAPPED) if method.two_models else None
     rng = torch.Generator().manual_seed(0)
-    return method._targets(NEAR, cluster, rng, health), health  # type: ignore[arg-type]
+    return method._label(NEAR, cluster, rng, health), health  # type: ignore[arg-type]
 
 
 def test_a_mismatched_image_is_mixed_with_a_matched_one_of_its_label() -> None:
@@ -173,14 +173,14 @@ def test_an_image_without_partner_is_skipped_or_kept(no_partner: str, used: bool
     all_one = outputs([[0.0, 1.0], [0.0, 1.0], [0.1, 0.9]])
     health: dict[str, object] = {}
     rng = torch.Generator().manual_seed(0)
-    cluster = method._cluster_labels(all_one)
-    targets = method._targets(lonely, cluster, rng, health)  # type: ignore[arg-type]
+    cluster = method._label_by_prototypes(all_one)
+    targets = method._label(lonely, cluster, rng, health)  # type: ignore[arg-type]
     assert targets.partner.tolist() == [-1, -1, -1]
     assert targets.used.tolist() == [used, True, True]
     assert health["without_partner"] == 1
 
 
-def test_switches_take_parts_away() -> None:
+def test_switches_remove_parts() -> None:
     plain, health = targets_of(mixup=False, label_rule="init")
     assert plain.partner.tolist() == [-1] * 4  # type: ignore[attr-defined]
     assert "without_partner" not in health

@@ -11,8 +11,9 @@ from torch import nn
 from fedwca.core.losses import information_maximization
 from fedwca.core.params import clone, is_batch_norm_statistic
 from fedwca.data.images import ClientData, UnlabeledImages
-from fedwca.methods.inference import evaluate, load, own_statistics, recalibrate
+from fedwca.methods.inference import evaluate, load, recalibrate, remember_statistics
 from fedwca.methods.optimizer import make_sgd, set_rate
+from fedwca.methods.record import Record
 from fedwca.methods.training import (
     Objective,
     Step,
@@ -39,7 +40,7 @@ def rng(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def test_batches_cover_every_image_once_and_leave_a_lone_one_out() -> None:
+def test_batches_cover_every_image_once_and_skip_a_single_one() -> None:
     rows = list(_batches(33, 16, rng()))
     assert [len(r) for r in rows] == [16, 16]
     rows = list(_batches(34, 16, rng()))
@@ -57,7 +58,7 @@ def test_a_batch_holds_its_images_then_the_mixed_ones(images: UnlabeledImages) -
         share=0.55,
     )
     rows = torch.tensor([4, 3, 2, 0])
-    x, wanted, labels = _batch(images, targets, rows, rng(), CPU)
+    _, x, wanted, labels = _batch(images, targets, rows, rng(), CPU)
     own = images.batch(rows)
     assert torch.equal(x[:4], own)
     mixed = 0.45 * images.batch(torch.tensor([4, 2])) + 0.55 * images.batch(torch.tensor([9, 7]))
@@ -70,7 +71,7 @@ def test_without_mismatch_the_loss_is_shots(new_model: NewModel, images: Unlabel
     model = new_model()
     labels = torch.arange(len(images)) % 3
     rows = torch.arange(10)
-    x, wanted, target = _batch(images, Targets.plain(labels), rows, rng(), CPU)
+    _, x, wanted, target = _batch(images, Targets.plain(labels), rows, rng(), CPU)
     losses = shot_loss(Step(rows, x, *model(x), wanted, target), TRAINING)
     (_, im), (_, ce) = losses["im"], losses["ce"]
     _, logits = model(images.batch(rows))
@@ -83,7 +84,7 @@ def test_without_any_usable_label_only_information_is_maximised(
 ) -> None:
     nothing = Targets.plain(torch.zeros(len(images), dtype=torch.int64))
     nothing = nothing._replace(used=torch.zeros(len(images), dtype=torch.bool))
-    x, wanted, target = _batch(images, nothing, torch.arange(8), rng(), CPU)
+    _, x, wanted, target = _batch(images, nothing, torch.arange(8), rng(), CPU)
     step = Step(torch.arange(8), x, *new_model()(x), wanted, target)
     assert float(step.cross_entropy()) == 0
     _, losses = train(new_model(), images, lambda: nothing, TRAINING, rng(), round=0)
@@ -161,7 +162,7 @@ def test_another_objective_is_minimised_instead(
     assert list(losses) == ["loss_pull"]
 
 
-def test_a_frozen_backbone_stays_to_the_last_bit_and_thaws_again(
+def test_a_frozen_backbone_does_not_change_and_is_trainable_afterwards(
     new_model: NewModel, images: UnlabeledImages
 ) -> None:
     model = new_model()
@@ -223,7 +224,7 @@ def test_recalibration_gives_the_clients_own_statistics(
     assert all("running_" in n or "num_batches" in n for n in changed)
 
 
-def test_a_single_image_keeps_the_statistics_that_came(
+def test_a_single_image_keeps_the_received_statistics(
     new_model: NewModel, images: UnlabeledImages
 ) -> None:
     model = new_model()
@@ -237,16 +238,18 @@ def test_local_statistics_replace_the_received_ones(
 ) -> None:
     model = new_model()
     received = clone(model.feature_state())
-    own = {name: tensor + 1 for name, tensor in own_statistics(received).items()}
+    remembered = remember_statistics(received, "local").models["batch_norm"]
+    own = {name: tensor + 1 for name, tensor in remembered.items()}
     assert {name.rsplit(".", 1)[1] for name in own} == {
         "running_mean",
         "running_var",
         "num_batches_tracked",
     }
-    load(model, received, images, "local", own)
+    memory = Record({"batch_norm": own})
+    load(model, received, images, "local", memory)
     for name, tensor in model.feature_state().items():
         assert torch.equal(tensor, own.get(name, received[name]))
-    load(model, received, images, "blend", own)
+    load(model, received, images, "blend", memory)
     assert all(torch.equal(t, received[n]) for n, t in model.feature_state().items())
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedwca.errors import UserError
+from fedwca._support.errors import UserError
 from fedwca.models import DomainModel, build_model
 
 
@@ -22,7 +22,7 @@ def lenet() -> DomainModel:
 
 @pytest.fixture
 def refusal() -> Callable[..., str]:
-    """Call refusal(action, *arguments) for the one sentence with which the action refuses."""
+    """Call refusal(action, *arguments) for the message of the UserError that it raises."""
 
     def sentence(action: Callable[..., Any], *arguments: Any) -> str:
         with pytest.raises(UserError) as caught:
@@ -36,7 +36,7 @@ def refusal() -> Callable[..., str]:
 
 @pytest.fixture(scope="session")
 def imagenet_folder() -> Path:
-    """Real weights: never part of the repository, so tests of them may have to be skipped."""
+    """The folder of real weights; without it, tests that need them are skipped."""
     place = Path(os.environ.get("FEDWCA_TEST_DATA", "no-data")) / "weights"
     if place.is_dir():
         return place

@@ -1,4 +1,4 @@
-"""The assembled model: its parts, its state and the refusals of build_model."""
+"""The model: its parts, its state and the errors of build_model."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import fedwca.models
-from fedwca.errors import UserError
+from fedwca._support.errors import UserError
 from fedwca.models import DomainModel, WeightNormClassifier, build_model
 
 
@@ -143,29 +143,23 @@ def test_load_features_names_what_does_not_fit_and_changes_nothing(lenet: Domain
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("backbone", "hint"),
     [
-        ({"backbone": "resnt18"}, "no backbone 'resnt18': did you mean 'resnet18'?"),
-        ({"backbone": "zzz"}, "choose one of lenet, resnet18, resnet50, mobilenet_v2, torchvision"),
-        ({"backbone": "keras:resnet50"}, "no backbone 'keras:resnet50': did you mean 'resnet50'?"),
-        ({"classes": 1}, "classes is 1; set it to 2 or more."),
-        ({"image_size": 0}, "image_size is 0; set it to 1 or more."),
-        ({"bottleneck": 0}, "bottleneck is 0; set it to 1 or more."),
-        ({"classifier": "wn"}, "no classifier 'wn': choose from weight_norm, linear"),
-        ({"stride_on": "conv3"}, "no stride_on 'conv3': did you mean 'conv"),
+        ("resnt18", "did you mean 'resnet18'?"),
+        ("zzz", "choose one of lenet, resnet18, resnet50, mobilenet_v2, torchvision"),
+        ("keras:resnet50", "did you mean 'resnet50'?"),
     ],
 )
-def test_build_model_refuses_with_a_sentence(change: dict[str, Any], sentence: str) -> None:
-    arguments: dict[str, Any] = {"backbone": "lenet", "classes": 3, **change}
+def test_an_unknown_backbone_is_refused_with_a_hint(backbone: str, hint: str) -> None:
     with pytest.raises(UserError) as caught:
-        build_model(**arguments)
-    assert sentence in str(caught.value)
-    assert "\n" not in str(caught.value)
+        build_model(backbone, 3)
+    assert repr(backbone) in str(caught.value)
+    assert hint in str(caught.value)
 
 
 @pytest.mark.parametrize(("size", "classes", "bottleneck"), [(4096, 2, 65_536), (32, 10**7, 256)])
-def test_a_network_that_would_fill_the_memory_is_refused_before_it_is_made(
+def test_a_network_larger_than_the_memory_is_refused_before_it_is_built(
     size: int, classes: int, bottleneck: int
 ) -> None:
-    with pytest.raises(UserError, match="set image_size, bottleneck or the number of classes"):
+    with pytest.raises(UserError, match="image_size, bottleneck"):
         build_model("lenet", classes, image_size=size, bottleneck=bottleneck)

@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 import torch
 
-from federation import Log, final_models, run, same
 from fedwca.core.params import State, clone, distance, mix
 from fedwca.core.snd import soft_neighborhood_density
 from fedwca.core.weights import alignment, cluster_weights
-from fedwca.data.domains import Benchmark
 from fedwca.data.images import ClientData
 from fedwca.data.partition import Partition
+from fedwca.data.types import Benchmark
 from fedwca.methods import METHODS, Client, Training
 from fedwca.methods.fedavg import FedAvg
 from fedwca.methods.fedwca import FedWCA
 from fedwca.methods.inference import evaluate, load
 from fedwca.methods.local import Local
 from fedwca.models import DomainModel
+from tests.support.federation import Log, final_models, run, same
 
 NewModel = Callable[[], DomainModel]
 TRAINING = Training(rounds=4, epochs=2, lr=0.01, batch_size=16)

@@ -9,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from federation import final_models, run, same
 from fedwca.core.attention import attentive_weights, median_distance
 from fedwca.core.params import State, clone, mix
 from fedwca.core.pseudo_label import confidence_labels, confident
@@ -17,11 +16,11 @@ from fedwca.core.snd import guarded_density, soft_neighborhood_density
 from fedwca.core.weights import standardised
 from fedwca.data.augment import distort
 from fedwca.data.images import ClientData
-from fedwca.engines.site import generator, threads
+from fedwca.engines.client_runtime import seed_generator, use_threads
 from fedwca.methods import Client, Record, Training
 from fedwca.methods.fedamp import FedAMP, squared_distances
 from fedwca.methods.fedavg import FedAvg
-from fedwca.methods.fedpcl import FedPCL, class_means, filled
+from fedwca.methods.fedpcl import FedPCL, class_means, fill_gaps
 from fedwca.methods.fedprox import FedProx
 from fedwca.methods.fedscal import FedSCAl, adaptive_threshold, agreement
 from fedwca.methods.fedwca import FedWCA
@@ -33,6 +32,7 @@ from fedwca.methods.ladd_plus import LADDPlus
 from fedwca.methods.local import Local
 from fedwca.methods.training import Objective, Step, Targets, train
 from fedwca.models import DomainModel
+from tests.support.federation import final_models, run, same
 
 NewModel = Callable[[], DomainModel]
 Clients = list[ClientData]
@@ -67,7 +67,9 @@ def test_fedprox_without_mu_is_fedavg(new_model: NewModel, tiny_clients: Clients
 def test_fedprox_measures_from_the_global_model(new_model: NewModel, tiny_clients: Clients) -> None:
     """Moving one weight by 0.5 costs μ/2·0.25, and pulls back by μ·0.5."""
     model = new_model()
-    aim = FedProx(TRAINING, mu=0.2).objective(model, tiny_clients[0].train, generator(0, 0, "a"))
+    aim = FedProx(TRAINING, mu=0.2).objective(
+        model, tiny_clients[0].train, seed_generator(0, 0, "a")
+    )
     weight = model.bottleneck.linear.weight  # type: ignore[union-attr]
     with torch.no_grad():
         weight[0, 0] += 0.5  # type: ignore[index, operator]
@@ -175,7 +177,7 @@ def test_ifca_takes_the_first_of_equal_models(new_model: NewModel, tiny_clients:
     source = clone(model.feature_state())
     message = Record({f"cluster/{c}": source for c in range(3)}, {"round": torch.tensor(1)})
     adapted = IFCA(TRAINING).adapt(
-        model, tiny_clients[0].train, message, Record(), generator(0, 1, "a")
+        model, tiny_clients[0].train, message, Record(), seed_generator(0, 1, "a")
     )
     assert int(adapted.reply.values["pick"]) == 0
 
@@ -186,7 +188,7 @@ def test_ifca_takes_the_model_of_least_loss(new_model: NewModel, tiny_clients: C
     dead = {n: torch.zeros_like(t) if "linear" in n else t for n, t in source.items()}
     message = Record({"cluster/0": dead, "cluster/1": source}, {"round": torch.tensor(1)})
     adapted = IFCA(TRAINING).adapt(
-        model, tiny_clients[0].train, message, Record(), generator(0, 1, "a")
+        model, tiny_clients[0].train, message, Record(), seed_generator(0, 1, "a")
     )
     assert int(adapted.reply.values["pick"]) == 1
 
@@ -225,7 +227,7 @@ def test_ladd_in_one_cluster_without_distillation_is_fedavg_of_self_training(
     model = new_model()
     merged = clone(model.feature_state())
     for number in range(TRAINING.rounds):
-        with threads(1):
+        with use_threads(1):
             trained = [_self_trained(model, merged, c, number) for c in together]
         sizes = [len(c.train) for c in together]
         merged = mix(trained, [size / sum(sizes) for size in sizes])
@@ -241,7 +243,7 @@ def _self_trained(model: DomainModel, start: State, client: ClientData, number: 
         client.train,
         lambda: targets,
         TRAINING,
-        generator(0, number, client.name),
+        seed_generator(0, number, client.name),
         round=number,
         objective=Objective(lambda step: {"ce": (1.0, step.cross_entropy())}),
     )
@@ -261,9 +263,7 @@ def test_ladds_teacher_is_the_mean_of_its_own_clusters_models(
     assert same(log.messages[2][noisy].models["teacher"], log.states[2].models["teacher/1"])
 
 
-def test_ladd_distils_what_the_source_model_said(
-    new_model: NewModel, tiny_clients: Clients
-) -> None:
+def test_ladd_distils_the_source_models_outputs(new_model: NewModel, tiny_clients: Clients) -> None:
     log = run(LADD(TRAINING), new_model(), tiny_clients)
     model, client = new_model(), tiny_clients[0]
     expected = evaluate(model, client.train).logits
@@ -272,14 +272,14 @@ def test_ladd_distils_what_the_source_model_said(
     assert log.lines[-1]["health"][client.name]["loss_distillation"] > 0
 
 
-def test_ladd_goes_without_distillation_where_it_remembers_no_source(
+def test_ladd_does_not_distil_without_remembered_source_outputs(
     new_model: NewModel, tiny_clients: Clients
 ) -> None:
     model = new_model()
     message = Record({"cluster": clone(model.feature_state())}, {"round": torch.tensor(1)})
     for memory in (Record(), Record(values={"source_logits": torch.zeros(1, 3)})):
         adapted = LADD(TRAINING).adapt(
-            model, tiny_clients[0].train, message, memory, generator(0, 1, "a")
+            model, tiny_clients[0].train, message, memory, seed_generator(0, 1, "a")
         )
         assert "loss_distillation" not in adapted.health
         assert "loss_ce" in adapted.health
@@ -313,7 +313,7 @@ def test_prototypes_are_means_of_unit_features() -> None:
 def test_a_missing_class_is_filled_by_the_mean_of_the_others() -> None:
     prototypes = torch.tensor([[[1.0], [0.0], [0.0]], [[3.0], [6.0], [0.0]], [[5.0], [2.0], [0.0]]])
     present = torch.tensor([[True, False, False], [True, True, False], [True, True, False]])
-    sets, known = filled(prototypes, present)
+    sets, known = fill_gaps(prototypes, present)
     assert sets.squeeze(2).tolist() == [[1, 4, 0], [3, 6, 0], [5, 2, 0]]
     assert known.tolist() == [True, True, False]
 
@@ -343,7 +343,7 @@ def test_fedpcls_temperature_flattens_the_contrast_but_not_its_gradient(
     assert sizes[1] > 0
 
 
-def test_fedpcl_leaves_out_what_nobody_has(new_model: NewModel, tiny_clients: Clients) -> None:
+def test_fedpcl_skips_classes_that_nobody_has(new_model: NewModel, tiny_clients: Clients) -> None:
     nobody = torch.zeros(2, 3, dtype=torch.bool)
     losses = _contrast(70.0, a_step(new_model(), tiny_clients), nobody)
     assert all(value.item() == 0 for _, value in losses.values())
@@ -464,6 +464,6 @@ def test_a_guarded_density_prefers_a_perfect_model_to_a_collapsed_or_an_empty_on
         lambda: FedWCAPlus(keep_confident=2.0),
     ],
 )
-def test_impossible_settings_are_refused(make: Callable[[], object]) -> None:
-    with pytest.raises(ValueError, match=r"method\."):
+def test_invalid_settings_are_rejected(make: Callable[[], object]) -> None:
+    with pytest.raises(ValueError, match=r"Input should be"):
         make()

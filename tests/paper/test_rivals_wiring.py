@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from federation import final_models, run, same
 from fedwca.core.params import State, clone
 from fedwca.core.snd import guarded_density
 from fedwca.core.weights import softmax_weights
@@ -34,7 +33,8 @@ from fedwca.methods.ladd import LADD
 from fedwca.methods.source_only import SourceOnly
 from fedwca.methods.training import Losses, Objective, Step, Targets, train
 from fedwca.models import DomainModel
-from fedwca.models.backbone import Backbone
+from fedwca.models.backbones.base import Backbone
+from tests.support.federation import final_models, run, same
 
 NewModel = Callable[[], DomainModel]
 Clients = list[ClientData]
@@ -238,7 +238,7 @@ def test_fedscals_second_view_is_a_distorted_one(
     first, second = view(x), view(x)
     expected = rng(5)
     assert torch.equal(first, distort(x, expected))
-    assert torch.equal(second, distort(x, expected))  # drawn anew for every batch
+    assert torch.equal(second, distort(x, expected))  # drawn again for every batch
     assert not torch.equal(first, x)
     assert not torch.equal(first, second)
 
@@ -279,7 +279,7 @@ def test_batch_norm_counts_one_step_a_batch(
 
 
 def weights_of(method: FedWCA, *scores: float) -> list[float]:
-    alpha: list[float] = method.alpha(torch.tensor(scores, dtype=torch.float64)).tolist()
+    alpha: list[float] = method.weigh_alignments(torch.tensor(scores, dtype=torch.float64)).tolist()
     return alpha
 
 
@@ -333,13 +333,13 @@ def test_fedwca_plus_learns_from_its_confident_share(keep: float, trusted: list[
     logits = logs([[p, 1 - p] for p in first])
     plus = FedWCAPlus(keep_confident=keep)
     said = Outputs(logits, logits)
-    assert plus.trusted(said).tolist() == trusted
-    assert plus._targets(said, None, rng(), {}).used.tolist() == trusted
+    assert plus.select_labels(said).tolist() == trusted
+    assert plus._label(said, None, rng(), {}).used.tolist() == trusted
 
 
-def test_fedwca_plus_keeps_two_thirds_unless_told_otherwise() -> None:
+def test_fedwca_plus_keeps_two_thirds_by_default() -> None:
     logits = logs([[0.6, 0.4], [0.8, 0.2], [0.7, 0.3]])
-    assert FedWCAPlus().trusted(Outputs(logits, logits)).tolist() == [False, True, True]
+    assert FedWCAPlus().select_labels(Outputs(logits, logits)).tolist() == [False, True, True]
 
 
 # A convolution of two weights. From the source (10, 0), clients 0 and 1 move along (0, 1), clients
@@ -417,7 +417,7 @@ def test_fedamps_sigma_stays_that_of_the_first_round() -> None:
     assert float(state.values["sigma"]) == 4
 
 
-def test_a_client_of_fedamp_goes_on_from_its_own_model_and_not_from_the_cloud_model() -> None:
+def test_a_fedamp_client_starts_from_its_own_model_and_not_from_the_cloud_model() -> None:
     own, cloud = {WEIGHT: 2 * torch.eye(3)}, {WEIGHT: 5 * torch.eye(3)}
     message, memory = Record({"cloud": cloud}, the_round(1)), Record({"own": own})
     images = pixels_of([[1, 0, 0], [0, 1, 0]])
@@ -448,7 +448,7 @@ def test_a_cluster_of_ifca_that_nobody_picks_keeps_its_model() -> None:
         assert value_of(state.models["source"]) == 0
 
 
-def test_a_group_of_ifca_that_nobody_was_dealt_to_has_the_source_model() -> None:
+def test_an_empty_group_of_ifca_has_the_source_model() -> None:
     ticket = torch.tensor(0.5, dtype=torch.float64)
     replies = {Client("a"): _reply(one_weight(2.0), ticket=ticket)}
     method = IFCA(TRAINING, clusters=2)
@@ -471,7 +471,7 @@ def ladd_message(**models: list[list[float]]) -> Record:
     return Record(states, the_round(1))
 
 
-def test_ladd_learns_what_its_teacher_says_and_keeps_what_its_teacher_is_sure_of() -> None:
+def test_ladd_learns_the_confident_labels_of_its_teacher() -> None:
     """Only the last image is kept, with the teacher's label 0, to which the cluster gives 1/4.
 
     By the cluster model it would be the first three, with label 0 and a loss of log 6/4.
@@ -503,7 +503,7 @@ def test_ladds_teacher_from_round_0_on_is_sent_from_the_next_round() -> None:
         assert value_of(message.models["teacher"]) == teacher
 
 
-def test_ladd_distils_the_source_models_word_on_the_kept_images_of_the_batch() -> None:
+def test_ladd_distils_the_source_models_outputs_on_selected_images_of_the_batch() -> None:
     """Softened by ½, logits 2·log q say q. The batch is images 3, 2, 1, of which 2 is not kept.
 
     image  source's q       student's -log₂ p   Σ q·(-log₂ p)
@@ -524,7 +524,7 @@ def test_ladd_distils_the_source_models_word_on_the_kept_images_of_the_batch() -
     assert weighed(losses, "distillation") == pytest.approx([0.7, 13 / 24 * math.log(2)], rel=1e-5)
 
 
-def test_ladd_distils_what_it_remembers_and_not_what_its_teacher_says() -> None:
+def test_ladd_distils_remembered_outputs_and_not_its_teachers() -> None:
     """The last image alone is kept; of it the source said nothing: q = ⅓ each.
 
     The cluster says 1:2:1, so -log₂ p = 2, 1, 2, and the mean over classes of q·(-log p) is
@@ -540,7 +540,7 @@ def test_ladd_distils_what_it_remembers_and_not_what_its_teacher_says() -> None:
 
 
 def test_fedamps_sigma_waits_for_two_different_models() -> None:
-    """A client that was alone in the first round must not fix σ for good."""
+    """A client that was alone in the first round must not fix σ for later rounds."""
     method = FedAMP(TRAINING)
     alone = {Client("a"): Record({"local": {"w": torch.tensor([0.0])}})}
     state = method.aggregate(method.init({"w": torch.tensor([0.0])}), alone)

@@ -1,4 +1,4 @@
-"""Soft neighbourhood density: values that follow from the definition."""
+"""Soft neighborhood density: values that follow from the definition."""
 
 import math
 

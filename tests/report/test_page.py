@@ -1,4 +1,4 @@
-"""What the page is made of: the run folder's own numbers, and nothing that could do harm."""
+"""The page holds the numbers of the run folder, and nothing harmful."""
 
 import json
 import shutil
@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from fedwca.errors import UserError
+from fedwca._support.errors import UserError
 from fedwca.report.page import page_data, report_page
 from fedwca.report.runs import read_run
 from fedwca.report.watch import watch_server
-from made_up_runs import HOSTILE, make_run
+from tests.support.made_up_runs import HOSTILE, make_run
 
 
 def four(value: float) -> float:
@@ -77,7 +77,7 @@ def test_names_are_never_markup(tmp_path: Path) -> None:
     assert "https://" not in page
 
 
-def test_half_a_letter_in_a_name_can_be_written(tmp_path: Path) -> None:
+def test_a_name_with_half_a_surrogate_pair_can_be_written(tmp_path: Path) -> None:
     page = report_page([read_run(make_run(tmp_path, names=["bad\udc80name", "b"]))])
     page.encode("utf-8")
 
@@ -113,14 +113,14 @@ def test_the_watch_server_serves_the_page_its_data_and_nothing_else(address: str
         assert ask(address + path)[0] == 404
 
 
-def test_a_run_that_is_gone_is_told_in_words(tmp_path: Path, address: str) -> None:
+def test_a_deleted_run_is_reported(tmp_path: Path, address: str) -> None:
     shutil.rmtree(tmp_path / "made_up-fedwca-s0")
     status, said, _ = ask(f"{address}/data.json")
     assert status == 503
     assert b"is not a run folder" in said
 
 
-def test_a_foreign_name_for_this_machine_is_refused(address: str) -> None:
+def test_a_foreign_host_name_is_rejected(address: str) -> None:
     assert ask(f"{address}/data.json", Host="evil.example:80")[0] == 403
     port = address.rpartition(":")[2]
     assert ask(f"{address}/data.json", Host=f"localhost:{port}")[0] == 200
@@ -136,9 +136,7 @@ def test_a_foreign_name_for_this_machine_is_refused(address: str) -> None:
         ("examples.json", "junk"),
     ],
 )
-def test_a_damaged_file_that_is_not_needed_is_left_out(
-    tmp_path: Path, name: str, content: str
-) -> None:
+def test_corrupt_optional_files_are_ignored(tmp_path: Path, name: str, content: str) -> None:
     run = make_run(tmp_path)
     (run / name).write_text(content)
     data = embedded(report_page([read_run(run)]))
@@ -155,15 +153,15 @@ def test_a_damaged_file_that_is_not_needed_is_left_out(
         '{"round": 9, "accuracy": {}, "clients": {}, "health": [], "server": []}',
     ],
 )
-def test_damaged_results_are_told_in_a_sentence(tmp_path: Path, line: str) -> None:
+def test_corrupt_results_are_a_user_error(tmp_path: Path, line: str) -> None:
     run = make_run(tmp_path, done=False)
     with (run / "results.jsonl").open("a") as file:
         file.write(line + "\n")
-    with pytest.raises(UserError, match="are damaged"):
+    with pytest.raises(UserError, match=run.name):
         read_run(run)
 
 
-def test_a_number_that_is_none_is_shown_as_none(tmp_path: Path) -> None:
+def test_nan_is_shown_as_unknown(tmp_path: Path) -> None:
     run = make_run(tmp_path, done=False)
     results = run / "results.jsonl"
     results.write_text(results.read_text().replace('"seconds": 1.', '"seconds": NaN, "x": 1.', 1))

@@ -21,7 +21,7 @@ def test_differences_of_one_two_three() -> None:
     assert found.high == pytest.approx(2 + reach)
 
 
-def test_two_pairs_have_a_cauchy_distribution() -> None:
+def test_two_pairs_follow_a_cauchy_distribution() -> None:
     # differences 0 and 2: mean 1, s = √2, error 1, t = 1; one degree of freedom: p = 1/2
     found = paired_difference([1, 4], [1, 2])
     assert found is not None
@@ -37,7 +37,7 @@ def test_the_sides_can_be_swapped() -> None:
     assert (one.low, one.high) == pytest.approx((-other.high, -other.low))
 
 
-def test_without_any_spread_there_is_nothing_to_test_against() -> None:
+def test_differences_without_spread_allow_no_test() -> None:
     assert paired_difference([1, 2], [1, 2]) is None
     assert paired_difference([2, 3], [1, 2]) is None
     # 0.1 + 0.2 is not 0.3: the same gap but for rounding

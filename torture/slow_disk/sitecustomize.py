@@ -1,4 +1,4 @@
-"""A slow disk for processes that have this folder on PYTHONPATH, so that kills fall into writes."""
+"""Slow down writes in processes with this folder on PYTHONPATH, so that kills hit writes."""
 
 import os
 import time
@@ -14,7 +14,7 @@ def _slow_fsync(number: int) -> None:
 
 
 def _slow_unlink(path: Any, *, dir_fd: int | None = None) -> None:
-    """Slow where a whole folder is removed, file by file: a checkpoint that has grown old."""
+    """Slow down the removal of a whole folder, such as an old checkpoint."""
     if dir_fd is not None:
         time.sleep(_PAUSE)
     _unlink(path, dir_fd=dir_fd)

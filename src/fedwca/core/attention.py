@@ -16,12 +16,12 @@ def attentive_weights(distances: Tensor, sigma: float, attraction: float) -> Ten
     ξ_ij = α·A'(d_ij) with A(d) = 1 - e^(-d/σ), so ξ_ij = (α/σ)·e^(-d_ij/σ), and u_i keeps
     ξ_ii = 1 - Σ_j ξ_ij of its own model. With the α of the original, ξ_ii turns negative as soon
     as many clients are alike; here α = attraction·σ / (K - 1), so that the others together never
-    weigh more than `attraction`.
+    get more weight than `attraction`.
 
     Args:
         distances: [K, K] squared distances d_ij between the clients' parameters.
         sigma: σ, the distance at which attention has faded to 1/e.
-        attraction: 0 to 1, what others weigh at most together.
+        attraction: 0 to 1, the largest total weight of the others.
     """
     count = len(distances)
     if count < 2 or attraction == 0:

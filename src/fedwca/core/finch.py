@@ -13,7 +13,7 @@ _BLOCK = 1024  # rows compared at once: memory stays O(block · K) for many clie
 
 
 def first_neighbor_clusters(vectors: Tensor) -> Tensor:
-    """Cluster K clients by linking each to its nearest neighbour in cosine distance.
+    """Cluster K clients by linking each to its nearest neighbor in cosine distance.
 
     Args:
         vectors: [K, d], one row per client (its first layer's weights, flattened).
@@ -36,16 +36,16 @@ def first_neighbors(vectors: Tensor) -> Tensor:
     """
     unit = _unit_rows(vectors)
     if not bool(unit.isfinite().all()):
-        raise ValueError("a client's weights are NaN or infinite, so it has no nearest neighbour")
-    # ½‖a - b‖² = 1 - cos for unit vectors. Taking a common origin off first leaves the
-    # differences as they are, and spares the product below most of the cancellation.
-    centred = unit - unit.mean(dim=0)
-    square = (centred * centred).sum(dim=1)
+        raise ValueError("a client's weights are NaN or infinite, so it has no nearest neighbor")
+    # ½‖a - b‖² = 1 - cos for unit vectors. Subtracting a common origin first keeps the
+    # differences, and avoids most of the cancellation in the product below.
+    centered = unit - unit.mean(dim=0)
+    square = (centered * centered).sum(dim=1)
     neighbors = []
-    for start in range(0, len(centred), _BLOCK):
-        block = centred[start : start + _BLOCK]
+    for start in range(0, len(centered), _BLOCK):
+        block = centered[start : start + _BLOCK]
         # [block, K] squared distances
-        distance = square[start : start + _BLOCK, None] + square[None, :] - 2 * block @ centred.T
+        distance = square[start : start + _BLOCK, None] + square[None, :] - 2 * block @ centered.T
         rows = torch.arange(len(block))
         distance[rows, rows + start] = torch.inf
         neighbors.append(distance.argmin(dim=1))  # the first one on ties
@@ -67,7 +67,7 @@ def _unit_rows(vectors: Tensor) -> Tensor:
 def _components(neighbors: Tensor) -> Tensor:
     """Connected components of the links k — κ_k.
 
-    FINCH also links clients that share a neighbour; they are connected through it already.
+    FINCH also links clients that share a neighbor; they are connected through it already.
     """
     parent = list(range(len(neighbors)))
 

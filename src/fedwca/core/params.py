@@ -27,8 +27,8 @@ def mix(states: Iterable[Mapping[str, Tensor]], weights: Sequence[float] | Tenso
     """Σ_j weights_j · states_j, tensor by tensor.
 
     Sums in float64, so that a blend of equal models is the model. Integer buffers (BatchNorm's
-    step counter) have no meaningful mean: the least is kept, which nobody can drive up for the
-    others. States are taken one at a time, so that those of thousands of clients need not be in
+    step counter) have no meaningful mean: the least is used, which no client can drive up for the
+    others. States are read one at a time, so that those of thousands of clients need not be in
     memory together.
     """
     total: State = {}
@@ -42,7 +42,7 @@ def mix(states: Iterable[Mapping[str, Tensor]], weights: Sequence[float] | Tenso
         _check_same_names(total, state)
         for name, sum_ in total.items():
             if sum_.is_floating_point():
-                sum_.add_(state[name], alpha=float(weight))  # which widens it piece by piece
+                sum_.add_(state[name], alpha=float(weight))  # without a float64 copy of it
             else:
                 torch.minimum(sum_, state[name], out=sum_)
     if not total:
@@ -60,14 +60,14 @@ def _check_same_names(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> None:
 
 
 def _zero(tensor: Tensor) -> Tensor:
-    """Where to sum a tensor; one of integers is not summed."""
+    """Return where to sum a tensor; integers are not summed, so they keep their values."""
     if not tensor.is_floating_point():
         return tensor.clone()
     return torch.zeros_like(tensor, dtype=torch.float64)
 
 
 def clone(state: Mapping[str, Tensor]) -> State:
-    """A copy in main memory that shares nothing: what is kept or sent is never on a GPU."""
+    """Return an independent copy in main memory: stored or sent tensors are never on a GPU."""
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
 
 

@@ -11,21 +11,21 @@ from fedwca.core.params import State, flatten, unflatten
 
 __all__ = ["Draw", "clip_factor", "noised_update", "standard_normal"]
 
-Draw = Callable[[int], bytes]  # so many random bytes, such as os.urandom
+Draw = Callable[[int], bytes]  # returns that many random bytes, such as os.urandom
 
 
 def standard_normal(count: int, draw: Draw) -> Tensor:
     """[count] independent N(0, 1) in float64, by Box and Muller's transform of random bytes."""
     pairs = -(-count // 2)
     bits = np.frombuffer(draw(16 * pairs), dtype="<u8").reshape(2, pairs)
-    # 53 bits each, in the middle of their cells: never 0, whose logarithm there is not.
+    # 53 bits each, in the middle of their cells: never 0, which has no logarithm.
     uniform = torch.from_numpy((bits >> 11).astype(np.float64) + 0.5) * 2.0**-53
     radius, angle = (-2 * uniform[0].log()).sqrt(), 2 * math.pi * uniform[1]
     return torch.cat([radius * angle.cos(), radius * angle.sin()])[:count]
 
 
 def clip_factor(update: Tensor, clip: float) -> float:
-    """What to multiply the update by, so that its length is at most C."""
+    """Return the factor that shortens the update to a length of at most C."""
     norm = float(update.norm())
     if not math.isfinite(norm):
         raise ValueError("an update that is not finite has no length to clip")
@@ -41,9 +41,9 @@ def noised_update(
 ) -> State:
     """reference + clip(local - reference) + N(0, (z·C)²), over all tensors as one vector.
 
-    BatchNorm's statistics are of the data as the weights are, so they are part of it. Its counter
-    of steps tells how many images there are: the reference's stands in its place. A variance
-    stays one, from 0 on: what is done to the sum looks at no image.
+    BatchNorm statistics depend on the data as weights do, so they are part of the vector. The
+    counter of steps reveals how many images there are, so the reference's replaces it. Variances
+    are clamped to 0 after the noise, which uses no image.
     """
     names = [name for name, tensor in local.items() if tensor.is_floating_point()]
     start = flatten(reference, names)

@@ -28,7 +28,7 @@ _NO_SEPARATION = 1e-6
 
 
 class PrototypeLabels(NamedTuple):
-    """What one model says of N samples.
+    """The labels that one model gives N samples.
 
     Attributes:
         labels: [N] pseudo-labels ŷ.
@@ -62,7 +62,7 @@ def prototype_labels(
     unit = _unit(points)
     weights = probabilities.to(torch.float64)
     labels = weights.argmax(dim=1)
-    # First pass weighs by probability, second by the one-hot labels of the first.
+    # The first pass weights samples by probability, the second by the one-hot labels of the first.
     for _ in range(2):
         present = torch.bincount(labels, minlength=weights.shape[1]) > 0
         prototypes = _prototypes(points, weights)
@@ -86,7 +86,7 @@ def confident(probabilities: Tensor, threshold: float = 0.9, share: float = 0.66
 
     Args:
         probabilities: [N, M].
-        threshold: probability above which a label is kept, whatever the others have.
+        threshold: probability above which a label is always kept.
         share: of each class, rounded up; 1 keeps everything.
     """
     confidence, labels = probabilities.max(dim=1)

@@ -1,22 +1,21 @@
-"""Means that a few liars cannot move far, tensor by tensor, BatchNorm's buffers included.
+"""Means that a few dishonest clients cannot move far, by tensor, BatchNorm's buffers included.
 
 Median and trimmed mean: Yin, Chen, Ramchandran, Bartlett: Byzantine-Robust Distributed Learning:
 Towards Optimal Statistical Rates, ICML 2018. Clipping: Sun, Kairouz, Suresh, McMahan: Can You
 Really Backdoor Federated Learning?, 2019.
 
-What holds for n states of which m lie, whatever the liars send:
+What holds for n states, m of them dishonest, whatever these are:
 
-- Median, with 2m < n, and trimmed mean, with at least m left out at either end: every number lies
-  between the smallest and the largest of the honest ones. For what is kept has at least m values
-  on either side of it, or is one of them, so that an honest one lies on either side.
-- Clipped mean: a tensor is no further than τ from the reference. A liar of weight w moves it by no
-  more than w·τ from where it would be without its part, and by no more than 2·w·τ from the mean of
-  the others clipped at the same τ. With 2m < n the threshold τ is no larger than the largest
-  honest update, and no smaller than the smallest; where it lies between them a liar may shift it,
-  by as many places as there are liars.
+- Median, with 2m < n, and trimmed mean, with at least m excluded at either end: every number lies
+  between the smallest and the largest of the honest ones. Each value that is kept has at least m
+  others on either side, so it is honest or lies between honest ones.
+- Clipped mean: a tensor is no further than τ from the reference. A dishonest state of weight w
+  moves it by at most w·τ from where it would be without that state, and by at most 2·w·τ from the
+  mean of the others clipped at the same τ. With 2m < n the threshold τ lies between the smallest
+  and the largest honest update; there, dishonest states can shift it by m places.
 
-As in `mix`, sums are in float64, and of integers the least is kept. All states are in memory
-together: a median needs them all.
+As in `mix`, sums are in float64, and integers become the least of all. All states are in memory
+at once, as a median needs them all.
 """
 
 import math
@@ -33,7 +32,7 @@ __all__ = ["clipped_mean", "coordinate_median", "trimmed_mean"]
 def coordinate_median(states: Sequence[Mapping[str, Tensor]]) -> State:
     """The median of every number; of an even number of states, the mean of the two in the middle.
 
-    Every state counts alike: a state with a larger weight would be a liar's first wish.
+    Every state has the same weight, since a dishonest client would claim a large one.
     """
     return trimmed_mean(states, 0.5)
 
@@ -41,18 +40,18 @@ def coordinate_median(states: Sequence[Mapping[str, Tensor]]) -> State:
 def trimmed_mean(states: Sequence[Mapping[str, Tensor]], share: float) -> State:
     """The mean of every number without its smallest and its largest values.
 
-    Every state counts alike, as in the median.
+    Every state has the same weight, as in the median.
 
     Args:
         states: at least one.
-        share: of the states that is left out at either end, rounded up; one or two always remain.
+        share: of the states to exclude at either end, rounded up; one or two always remain.
     """
     if not 0 <= share <= 0.5:
-        raise ValueError("the share that is left out at either end lies between 0 and 0.5")
-    left_out = min(math.ceil(share * len(states)), (len(states) - 1) // 2)
+        raise ValueError("the share to exclude at either end must be between 0 and 0.5")
+    excluded = min(math.ceil(share * len(states)), (len(states) - 1) // 2)
 
     def middle(values: Tensor) -> Tensor:
-        return values.sort(dim=0).values[left_out : len(values) - left_out].mean(dim=0)
+        return values.sort(dim=0).values[excluded : len(values) - excluded].mean(dim=0)
 
     return _by_tensor(states, lambda name, values: middle(values))
 
@@ -65,12 +64,12 @@ def clipped_mean(
     """reference + Σ_j weights_j · update_j, where no update is longer than the median one.
 
     The length is taken tensor by tensor: BatchNorm's variances move by far more than weights do, so
-    that one length for all would let a liar's weights go as far as honest variances do.
+    that one length for all would allow dishonest weights to move as far as honest variances do.
 
     Args:
         states: at least one.
         weights: of each; they sum to 1.
-        reference: what updates are counted from.
+        reference: the state that updates start from.
     """
     shares = torch.tensor(weights, dtype=torch.float64)
 
@@ -88,14 +87,14 @@ def clipped_mean(
 def _by_tensor(
     states: Sequence[Mapping[str, Tensor]], combine: Callable[[str, Tensor], Tensor]
 ) -> State:
-    """A state whose tensors are made of all states' tensors of that name, [n, …] in float64."""
+    """Combine the tensors of each name, stacked to [n, …] in float64, into one state."""
     if not states:
         raise ValueError("a mean needs at least one state")
-    made: State = {}
+    combined: State = {}
     for name, first in states[0].items():
         if not first.is_floating_point():
-            made[name] = torch.stack([state[name] for state in states]).amin(dim=0)
+            combined[name] = torch.stack([state[name] for state in states]).amin(dim=0)
             continue
         values = torch.stack([state[name].to(torch.float64) for state in states])
-        made[name] = combine(name, values).to(first.dtype)
-    return made
+        combined[name] = combine(name, values).to(first.dtype)
+    return combined

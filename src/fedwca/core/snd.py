@@ -1,4 +1,4 @@
-"""Soft neighbourhood density: how good a model looks from unlabeled data alone.
+"""Soft neighborhood density: how good a model looks from unlabeled data alone.
 
 Saito et al.: Tune it the Right Way: Unsupervised Validation of Domain Adaptation via Soft
 Neighborhood Density, ICCV 2021; FedWCA, appendix B.2.
@@ -19,7 +19,7 @@ def soft_neighborhood_density(
 ) -> float:
     """S(h): mean entropy of each sample's similarity distribution over the other samples.
 
-    The exact form: the diagonal is left out, and no epsilon stands inside the logarithm (that of
+    The exact form: without the diagonal, and without an epsilon in the logarithm (that of
     the original code biases S by up to 0.03, as much as β's temperature). Large is good, but a
     model that collapses to one class reaches the maximum, log(N - 1).
 
@@ -46,10 +46,10 @@ def soft_neighborhood_density(
 def guarded_density(probabilities: Tensor) -> float:
     """S + 2·(H(mean p) - mean H(p)): density that does not reward collapse.
 
-    A model that puts everything into one class, or says nothing of any sample, has no mutual
-    information; a perfect one over M balanced classes has log M of it, which is also what its
-    density lacks against theirs. Counted once it would make them equal, counted twice the perfect
-    one wins by log M.
+    H(mean p) - mean H(p) is the mutual information. A model that puts all samples into one class,
+    or is uniform on all, has none; a perfect one over M balanced classes has log M, which is also
+    by how much its density is lower. So counted once both would be equal; counted twice, the
+    perfect one wins by log M.
     """
     exact = probabilities.to(torch.float64)
     mean = exact.mean(dim=0)

@@ -42,8 +42,8 @@ def softmax_weights(scores: Tensor, temperature: float) -> Tensor:
 def standardised(scores: Tensor, floor: float) -> Tensor:
     """Scores in standard deviations from their mean, so that one temperature fits all sources.
 
-    Differences smaller than `floor` are noise and must not be blown up: the deviation counts as
-    at least that.
+    Differences smaller than `floor` are noise and must not be magnified, so the deviation is at
+    least that.
     """
     exact = scores.to(torch.float64)
     return (exact - exact.mean()) / exact.std(correction=0).clamp(min=floor)
@@ -57,7 +57,7 @@ def benefit(alphas: Tensor, betas: Tensor, clusters: Tensor) -> tuple[Tensor, Te
 
     Returns:
         A [C, C] with A[c, c'] the benefit of cluster c' for the clients of c (rows sum to 1), and
-        B [C, 2]. A cluster none of whose clients has spoken keeps to its own model.
+        B [C, 2]. A cluster without weights from any client keeps its own model.
     """
     count = alphas.shape[1]
     A = torch.eye(count, dtype=torch.float64)
@@ -73,7 +73,7 @@ def soft_mixture(A: Tensor, B: Tensor, normalisation: Normalisation = "column") 
     """S [C, C]: row c holds the weights of soft model f̃_c on the cluster models f_c'.
 
     f̃_c = B[c,0] f_c + B[c,1] Σ_c' Â[c',c] f_c'. The paper asks the weights A[c',c] to sum to one
-    over c', but its A is normalised the other way; so "column" (default) divides each column by
+    over c', but its A is normalized the other way; so "column" (default) divides each column by
     its sum. "as_written" leaves A alone (rows of S then do not sum to one); "transposed" mixes by
     the cluster's own preference A[c,c'].
     """

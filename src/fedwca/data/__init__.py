@@ -1,22 +1,21 @@
-"""Domains, clients, and the images they hold."""
+"""Benchmarks, domains, clients, and the images that they hold."""
 
-from fedwca.data.benchmarks import BENCHMARKS, load_benchmark, recognise
+from fedwca.data.benchmarks import BENCHMARKS, detect_benchmark, load_benchmark
 from fedwca.data.cache import default_cache
-from fedwca.data.domains import Benchmark, Domain
 from fedwca.data.images import ClientData, LabeledImages, UnlabeledImages
 from fedwca.data.partition import Partition
-from fedwca.data.raw import Request
+from fedwca.data.types import Benchmark, DataRequest, Domain
 
 __all__ = [
     "BENCHMARKS",
     "Benchmark",
     "ClientData",
+    "DataRequest",
     "Domain",
     "LabeledImages",
     "Partition",
-    "Request",
     "UnlabeledImages",
     "default_cache",
+    "detect_benchmark",
     "load_benchmark",
-    "recognise",
 ]

@@ -1,7 +1,7 @@
-"""Image sets as the rest of the program sees them.
+"""Sets of images as training and evaluation see them.
 
-A client adapts with `UnlabeledImages`, a type that has no labels: the method cannot read what is
-not there. `LabeledImages` exist for source training and for scoring only.
+A client adapts with `UnlabeledImages`, a type without labels: a method cannot read what is not
+there. `LabeledImages` exist for source training and evaluation only.
 """
 
 import mmap
@@ -16,12 +16,14 @@ from torch import Tensor
 
 from fedwca.data.augment import Transform
 
-__all__ = ["ClientData", "LabeledImages", "UnlabeledImages"]
+__all__ = ["UNLABELED", "ClientData", "LabeledImages", "UnlabeledImages"]
+
+UNLABELED = -1  # the label of an image that has none
 
 
 @cache
-def _mapped(path: str) -> NDArray[np.uint8]:
-    """One map of a file for all clients of a process: a second would count its pages again."""
+def _open_memory_map(path: str) -> NDArray[np.uint8]:
+    """Map a file once per process: a second map would count its pages again."""
     mapped: NDArray[np.uint8] = np.load(path, mmap_mode="r")
     return mapped
 
@@ -49,17 +51,17 @@ class UnlabeledImages:
         augment: torch.Generator | None = None,
         device: torch.device | str = "cpu",
     ) -> Tensor:
-        """Normalised float images [B, 3, H, W] of the given rows, augmented if a generator is."""
+        """Return normalized images, float [B, 3, H, W]; augmented if a generator is given."""
         return self.transform(self._stored(rows), augment, device)
 
     def raw(self, rows: Tensor) -> Tensor:
-        """The stored pixels of the given rows as 0..1, [B, 3, H, W], nothing else done to them."""
+        """Return the stored pixels as floats from 0 to 1, [B, 3, H, W], without transform."""
         return self._stored(rows).permute(0, 3, 1, 2) / 255
 
-    def let_go(self) -> None:
-        """Take the pages that were read out of this process's memory; the system has them still.
+    def release(self) -> None:
+        """Drop the pages read so far from this process's memory; the system may cache them.
 
-        A worker would else hold the images of every client that it has ever worked for.
+        Otherwise a worker would hold the images of every client that it has worked for.
         """
         pages = getattr(self.pixels, "_mmap", None)
         if pages is not None and hasattr(mmap, "MADV_DONTNEED"):
@@ -69,7 +71,7 @@ class UnlabeledImages:
         return torch.from_numpy(np.asarray(self.pixels[self.index[rows.numpy()]]))
 
     def __getstate__(self) -> dict[str, Any]:
-        # A memory map travels to a worker process as its file's name, not as its bytes.
+        # A memory map is sent to a worker process as the name of its file, not as its bytes.
         state = dict(self.__dict__)
         if isinstance(self.pixels, np.memmap) and self.pixels.filename is not None:
             state["pixels"] = str(self.pixels.filename)
@@ -77,7 +79,7 @@ class UnlabeledImages:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if isinstance(state["pixels"], str):
-            state["pixels"] = _mapped(state["pixels"])
+            state["pixels"] = _open_memory_map(state["pixels"])
         self.__dict__.update(state)
 
 
@@ -94,14 +96,14 @@ class LabeledImages:
 
 @dataclass(frozen=True)
 class ClientData:
-    """All that one simulated client holds. Only `train` is ever given to a method.
+    """All images of one simulated client. A method only ever gets `train`.
 
     Attributes:
         name: unique name, "domain/3".
         domain: the true domain; for reports and the hypothetical true clustering.
         train: unlabeled images to adapt on.
         validation: for choosing hyper-parameters only.
-        test: for scoring only; None where the client has no labels.
+        test: for evaluation only; None if the client has no labels.
     """
 
     name: str
@@ -110,8 +112,8 @@ class ClientData:
     validation: LabeledImages | None
     test: LabeledImages | None
 
-    def let_go(self) -> None:
-        """Take its images out of this process's memory until they are asked for again."""
-        self.train.let_go()
+    def release(self) -> None:
+        """Drop the client's images from this process's memory until they are read again."""
+        self.train.release()
         if self.test is not None:
-            self.test.images.let_go()
+            self.test.images.release()

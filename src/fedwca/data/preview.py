@@ -1,30 +1,30 @@
-"""A contact sheet: every domain at a glance, before anything is trained on it."""
+"""Draw a contact sheet: sample images of every domain and class."""
 
 from __future__ import annotations
 
 import math
 import unicodedata
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from fedwca.errors import UserError
+from fedwca._support.errors import UserError
+from fedwca.data.fonts import load_font
 
-__all__ = ["Domain", "contact_sheet"]
+__all__ = ["ImagesAndLabels", "draw_contact_sheet"]
 
-Domain = tuple[NDArray[np.uint8], "NDArray[Any] | None"]
+ImagesAndLabels = tuple[NDArray[np.uint8], "NDArray[Any] | None"]
 
 _PAPER, _INK, _FAINT = (255, 255, 255), (20, 20, 20), (120, 120, 120)
 _MARGIN, _GAP, _HEADER, _GUTTER = 16, 2, 44, 110
-_NAME_LIMIT = 300  # no caption shows more; measuring a megabyte-long name would only cost time
+_NAME_LIMIT = 300  # characters; no caption shows more
 
 
-def contact_sheet(
-    domains: Mapping[str, Domain],
+def draw_contact_sheet(
+    domains: Mapping[str, ImagesAndLabels],
     classes: Sequence[str],
     *,
     per_class: int = 8,
@@ -34,41 +34,46 @@ def contact_sheet(
 ) -> Image.Image:
     """Draw one block per domain: its name, its size, and `per_class` images of each class.
 
-    A domain without labels is a plain grid of as many tiles.  Samples are taken evenly from the
-    domain's own order, so that the same data always give the same sheet.  No more than
-    `max_classes` classes are drawn, and no more than `columns` blocks stand side by side.
+    A domain without labels becomes a grid of as many tiles. Samples are evenly spaced in the
+    domain's order, so that the same data always give the same sheet. At most `max_classes` classes
+    are drawn, and at most `columns` blocks side by side.
     """
     if not domains:
-        raise UserError("A contact sheet needs at least one domain.")
+        raise UserError("a contact sheet needs at least one domain")
     if min(per_class, tile, columns, max_classes) < 1:
-        raise UserError("per_class, tile, columns and max_classes must each be at least 1.")
+        raise UserError("per_class, tile, columns and max_classes must be at least 1")
     for name, (images, labels) in domains.items():
         _check(name, images, labels)
     blocks = [
-        _block(name, domain, classes, per_class, tile, max_classes)
+        _draw_block(name, domain, classes, per_class, tile, max_classes)
         for name, domain in domains.items()
     ]
-    return _pasted(blocks, min(columns, len(blocks)))
+    return _paste_blocks(blocks, min(columns, len(blocks)))
 
 
-def _block(
-    name: str, domain: Domain, classes: Sequence[str], per_class: int, tile: int, limit: int
+def _draw_block(
+    name: str,
+    domain: ImagesAndLabels,
+    classes: Sequence[str],
+    per_class: int,
+    tile: int,
+    limit: int,
 ) -> Image.Image:
     images, labels = domain
     shown = classes[:limit]
     rows = max(1, len(shown))
-    gutter = _gutter(shown)
+    gutter = _gutter_width(shown)
     size = (max(gutter + per_class * (tile + _GAP), 160), _HEADER + rows * (tile + _GAP))
     block = Image.new("RGB", size, _PAPER)
-    _header(block, name, images, labels, shown=rows, known=len(classes))
-    _tiles(block, images, _picks(images, labels, rows, per_class), gutter, tile)
+    _draw_header(block, name, images, labels, shown=rows, known=len(classes))
+    _paste_tiles(block, images, _sample_rows(images, labels, rows, per_class), gutter, tile)
     if labels is not None:
-        _row_captions(block, shown, gutter, tile)
+        _draw_class_names(block, shown, gutter, tile)
     return block
 
 
-def _pasted(blocks: list[Image.Image], across: int) -> Image.Image:
-    """Blocks of one size side by side, in as many rows as they need."""
+def _paste_blocks(blocks: list[Image.Image], across: int) -> Image.Image:
+    """Arrange blocks of one size side by side, in as many rows as necessary."""
     width, height = blocks[0].width + _MARGIN, blocks[0].height + _MARGIN
     down = math.ceil(len(blocks) / across)
     sheet = Image.new("RGB", (_MARGIN + across * width, _MARGIN + down * height), _PAPER)
@@ -81,40 +86,40 @@ def _pasted(blocks: list[Image.Image], across: int) -> Image.Image:
 def _check(name: str, images: NDArray[np.uint8], labels: NDArray[Any] | None) -> None:
     if images.ndim != 4 or images.shape[3] != 3 or images.dtype != np.uint8:
         raise UserError(
-            f"The images of domain {_plain(name)[:60]!r} must be uint8 of shape [N, H, W, 3],"
-            f" not {images.dtype} of shape {list(images.shape)}."
+            f"images of domain {_single_line(name)[:60]!r} must be uint8 of shape [N, H, W, 3], "
+            f"not {images.dtype} of shape {list(images.shape)}"
         )
     if labels is not None and labels.shape != images.shape[:1]:
         raise UserError(
-            f"Domain {_plain(name)[:60]!r} has {len(images)} images"
-            f" but labels of shape {list(labels.shape)}."
+            f"domain {_single_line(name)[:60]!r} has {len(images)} images, "
+            f"but labels of shape {list(labels.shape)}"
         )
 
 
-def _picks(
+def _sample_rows(
     images: NDArray[np.uint8], labels: NDArray[Any] | None, rows: int, per_class: int
 ) -> list[list[int]]:
-    """Which images stand in each row of a block."""
+    """Return the images in each row of a block."""
     if labels is None:
-        chosen = _evenly(np.arange(len(images)), rows * per_class)
+        chosen = _pick_evenly(np.arange(len(images)), rows * per_class)
         return [chosen[start : start + per_class] for start in range(0, len(chosen), per_class)]
-    return [_evenly(np.flatnonzero(labels == index), per_class) for index in range(rows)]
+    return [_pick_evenly(np.flatnonzero(labels == index), per_class) for index in range(rows)]
 
 
-def _evenly(indices: NDArray[Any], count: int) -> list[int]:
+def _pick_evenly(indices: NDArray[Any], count: int) -> list[int]:
     if len(indices) <= count:
         return [int(index) for index in indices]
     return [int(indices[place * len(indices) // count]) for place in range(count)]
 
 
-def _tiles(
+def _paste_tiles(
     block: Image.Image,
     images: NDArray[np.uint8],
-    picks: list[list[int]],
+    rows: list[list[int]],
     gutter: int,
     tile: int,
 ) -> None:
-    for row, chosen in enumerate(picks):
+    for row, chosen in enumerate(rows):
         for column, index in enumerate(chosen):
             picture = _fit(images[index], tile)
             left = gutter + column * (tile + _GAP) + (tile - picture.width) // 2
@@ -123,7 +128,7 @@ def _tiles(
 
 
 def _fit(image: NDArray[np.uint8], tile: int) -> Image.Image:
-    """The image scaled into a tile with its shape kept; one without pixels becomes a dot."""
+    """Scale an image into a tile, keeping its proportions; one without pixels becomes a dot."""
     height, width = image.shape[:2]
     if not height or not width:
         return Image.new("RGB", (1, 1), _FAINT)
@@ -132,7 +137,7 @@ def _fit(image: NDArray[np.uint8], tile: int) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(image)).resize(size, Image.Resampling.BICUBIC)
 
 
-def _header(
+def _draw_header(
     block: Image.Image,
     name: str,
     images: NDArray[np.uint8],
@@ -142,40 +147,40 @@ def _header(
     known: int,
 ) -> None:
     draw = ImageDraw.Draw(block)
-    draw.text((0, 0), _cut(name, _font(18), block.width), fill=_INK, font=_font(18))
+    draw.text((0, 0), _truncate(name, _font(18), block.width), fill=_INK, font=_font(18))
     height, width = images.shape[1:3]
     facts = f"{len(images):,} images, {width} × {height}"
     if labels is None:
         facts += ", no labels"
     elif shown < known:
         facts += f", first {shown} of {known} classes"
-    draw.text((0, 23), _cut(facts, _font(13), block.width), fill=_FAINT, font=_font(13))
+    draw.text((0, 23), _truncate(facts, _font(13), block.width), fill=_FAINT, font=_font(13))
 
 
-def _row_captions(block: Image.Image, classes: Sequence[str], gutter: int, tile: int) -> None:
+def _draw_class_names(block: Image.Image, classes: Sequence[str], gutter: int, tile: int) -> None:
     draw, font = ImageDraw.Draw(block), _font(13)
     for row, name in enumerate(classes):
         middle = _HEADER + row * (tile + _GAP) + tile // 2
-        draw.text((0, middle), _cut(name, font, gutter - 8), fill=_INK, font=font, anchor="lm")
+        draw.text((0, middle), _truncate(name, font, gutter - 8), fill=_INK, font=font, anchor="lm")
 
 
-def _gutter(classes: Sequence[str]) -> int:
-    """Room for the widest class name, within reason."""
-    widest = max((_font(13).getlength(_plain(name)) for name in classes), default=0.0)
+def _gutter_width(classes: Sequence[str]) -> int:
+    """Return the width of the widest class name, within a limit."""
+    widest = max((_font(13).getlength(_single_line(name)) for name in classes), default=0.0)
     return min(_GUTTER, math.ceil(widest) + 10)
 
 
-def _plain(text: str) -> str:
-    """One line of characters that have a shape: no newline, no direction mark, no surrogate."""
+def _single_line(text: str) -> str:
+    """Return one line of visible characters: no newlines, direction marks or surrogates."""
     shaped = (
         " " if unicodedata.category(mark)[0] in "CZ" else mark for mark in text[: 4 * _NAME_LIMIT]
     )
     return " ".join("".join(shaped).split())[:_NAME_LIMIT] or "(no name)"
 
 
-def _cut(text: str, font: ImageFont.FreeTypeFont, width: float) -> str:
-    """The text, or as much of its beginning as fits `width` followed by an ellipsis."""
-    line = _plain(text)
+def _truncate(text: str, font: ImageFont.FreeTypeFont, width: float) -> str:
+    """Return the text; if it is wider than `width`, its beginning and an ellipsis."""
+    line = _single_line(text)
     if font.getlength(line) <= width and len(line) < _NAME_LIMIT:
         return line
     while line and font.getlength(line + "…") > width:
@@ -184,9 +189,4 @@ def _cut(text: str, font: ImageFont.FreeTypeFont, width: float) -> str:
 
 
 def _font(size: int) -> ImageFont.FreeTypeFont:
-    # Matplotlib's own face, laid out by Pillow alone: the same on every machine, whatever fonts
-    # and shaping libraries that machine has.
-    import matplotlib  # here, since it takes a while and few need it
-
-    path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
-    return ImageFont.truetype(str(path), size, layout_engine=ImageFont.Layout.BASIC)
+    return load_font("DejaVuSans", size)

@@ -1,89 +1,87 @@
-"""The images of one site: a folder to adapt on, and maybe one with labels to score on."""
+"""Load the images of one site: a folder to adapt on, and optionally a labeled one to evaluate."""
 
+import logging
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from fedwca._support.errors import UserError
+from fedwca._support.temporary_files import remove_stale_files
 from fedwca.data.augment import Transform
-from fedwca.data.cache import stored_domain
-from fedwca.data.domains import Domain
-from fedwca.data.image_files import image_domain
-from fedwca.data.images import ClientData, LabeledImages, UnlabeledImages
-from fedwca.data.own_images import numbering, read_domain, warnings_of
-from fedwca.data.raw import UNLABELED, Request
-from fedwca.errors import UserError
-from fedwca.leftovers import sweep
-from fedwca.notes import Note, silent
+from fedwca.data.benchmarks.own_images import class_finder, domain_warnings, scan_domain
+from fedwca.data.cache import load_domain
+from fedwca.data.formats.folders import join_names
+from fedwca.data.formats.image_files import make_file_domain
+from fedwca.data.images import UNLABELED, ClientData, LabeledImages, UnlabeledImages
+from fedwca.data.types import DataRequest, Domain
 
-__all__ = ["SitePaths", "site_images"]
+__all__ = ["SitePaths", "load_site_images"]
+
+logger = logging.getLogger(__name__)
 
 
 class SitePaths(NamedTuple):
-    """Where a site's images lie: those to adapt on, those with labels if any, decoded ones."""
+    """Folders of a site: images to adapt on, labeled test images (optional), the cache."""
 
     data: Path
     test: Path | None
     cache: Path
 
 
-def site_images(
+def load_site_images(
     name: str,
     paths: SitePaths,
     classes: tuple[str, ...],
     image_size: int,
     transform: Transform,
-    note: Note = silent,
 ) -> ClientData:
-    """What a site holds. Folders in `data` may be sorted by class or not: no label is read there.
+    """Return a site's images. `paths.data` may have class folders, but no label is read there.
 
-    Test images lie as class/*.jpg, by the names of the classes.
+    Test images are in folders named like the classes, `class/*.jpg`.
     """
-    sweep(paths.cache)
-    request = Request(paths.data, paths.cache, image_size)
-    train = _stored(name, paths.data, (), request, note)
+    remove_stale_files(paths.cache)
+    request = DataRequest(paths.data, paths.cache, image_size)
+    train = _load(name, paths.data, (), request)
     images = UnlabeledImages(train.images, np.arange(len(train)), transform)
     test = None
     if paths.test is not None:
-        found = _stored(f"{name} (test)", paths.test, classes, request, note)
-        rows = np.flatnonzero(found.labels != UNLABELED)
+        domain = _load(f"{name} (test)", paths.test, classes, request)
+        rows = np.flatnonzero(domain.labels != UNLABELED)
         if not len(rows):
             raise UserError(
-                f"{paths.test} has no folder that is named like a class ({', '.join(classes[:5])}"
-                f"{', …' if len(classes) > 5 else ''}): sort the test images into such folders",
+                f"{paths.test} has no folder named like a class ({join_names(classes)}); "
+                "sort the test images into such folders",
                 "its test images are not sorted into folders named like the classes",
             )
         test = LabeledImages(
-            UnlabeledImages(found.images, rows, transform), found.labels[rows].copy()
+            UnlabeledImages(domain.images, rows, transform), domain.labels[rows].copy()
         )
     return ClientData(name, "", images, None, test)
 
 
-def _stored(
-    name: str, folder: Path, classes: tuple[str, ...], request: Request, note: Note
-) -> Domain:
+def _load(name: str, folder: Path, classes: tuple[str, ...], request: DataRequest) -> Domain:
     if not folder.is_dir():
         raise UserError(
-            f"there is no folder {folder}: give the folder of the site's images",
-            "the folder of its images is gone",
+            f"there is no folder {folder}; give the folder of the site's images",
+            "the folder of its images is missing",
         )
-    found = read_domain(name, folder)
-    number = numbering(classes)
-    files = [(file, UNLABELED) for file in found.loose]
-    files += [(file, number(label)) for label, group in found.sorted.items() for file in group]
+    found = scan_domain(name, folder)
+    find_class = class_finder(classes)
+    files = found.label_files(find_class)
     if not files:
         raise UserError(
-            f"there are no images in {folder}: put *.jpg or *.png files there",
+            f"there are no images in {folder}; put *.jpg or *.png files there",
             "there are no images in its folder",
         )
     if classes:
-        for warning in warnings_of(found, number):
-            note(f"warning: {warning}")
-    domain = stored_domain(image_domain(name, sorted(files), folder), request, note)
+        for warning in domain_warnings(found, find_class):
+            logger.warning(warning)
+    domain = load_domain(make_file_domain(name, files, folder), request)
     if not len(domain):
         file, reason = domain.broken[0]
         raise UserError(
-            f"no image in {folder} can be read: of {file}, for one, {reason}",
+            f"no image in {folder} can be read; {file}, for example: {reason}",
             "none of its images can be read",
         )
     return domain

@@ -1,4 +1,4 @@
-"""Certificates of a deployment's own authority, and a key pair for each site."""
+"""The certificate authority of a deployment, the server's certificate, and a key pair per site."""
 
 import datetime
 import ipaddress
@@ -12,59 +12,61 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 __all__ = [
-    "Pair",
-    "authority",
-    "damaged_secret",
-    "public_pem",
-    "server_certificate",
-    "site_keys",
+    "KeyPair",
+    "create_authority",
+    "create_server_certificate",
+    "create_site_keys",
+    "find_invalid_secret",
+    "openssh_to_pem",
 ]
 
-_YEARS = 10
-_Key = ec.EllipticCurvePrivateKey
+_VALIDITY = datetime.timedelta(days=3650)
+_CLOCK_SKEW = datetime.timedelta(days=1)  # the clocks of two machines may differ
 
 
-class Pair(NamedTuple):
-    """A private key, and the certificate or public key that goes with it; both as bytes."""
+class KeyPair(NamedTuple):
+    """An encoded private key with its encoded certificate or public key."""
 
     private: bytes
     public: bytes
 
 
-def authority(name: str) -> Pair:
-    """A new certificate authority: whoever has its certificate believes what it has signed."""
+def create_authority(name: str) -> KeyPair:
+    """Return the key and self-signed certificate of a new certificate authority."""
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = (
-        _builder(_name(name), _name(name), key)
+        _certificate_builder(_common_name(name), _common_name(name), key)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(certificates=True), critical=True)
+        .add_extension(_key_usage(sign_certificates=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    return Pair(_private(key), certificate.public_bytes(serialization.Encoding.PEM))
+    return KeyPair(_private_pem(key), certificate.public_bytes(serialization.Encoding.PEM))
 
 
-def server_certificate(ca: Pair, hosts: list[str]) -> Pair:
-    """A certificate for the server under all the names and addresses that it is reached by."""
-    ca_key = serialization.load_pem_private_key(ca.private, password=None)
-    assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
-    issuer = x509.load_pem_x509_certificate(ca.public).subject
+def create_server_certificate(authority: KeyPair, hosts: list[str]) -> KeyPair:
+    """Return a key and a certificate, signed by the authority, for hostnames and IP addresses."""
+    authority_key = serialization.load_pem_private_key(authority.private, password=None)
+    assert isinstance(authority_key, ec.EllipticCurvePrivateKey)
+    issuer = x509.load_pem_x509_certificate(authority.public).subject
     key = ec.generate_private_key(ec.SECP256R1())
-    authority_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
+    issuer_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
     certificate = (
-        _builder(_name(hosts[0]), issuer, key)
-        .add_extension(x509.SubjectAlternativeName([_host(h) for h in hosts]), critical=False)
+        _certificate_builder(_common_name(hosts[0]), issuer, key)
+        .add_extension(
+            x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False
+        )
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(certificates=False), critical=True)
+        .add_extension(_key_usage(sign_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(authority_key, critical=False)
-        .sign(ca_key, hashes.SHA256())
+        .add_extension(issuer_key, critical=False)
+        .sign(authority_key, hashes.SHA256())
     )
-    return Pair(_private(key), certificate.public_bytes(serialization.Encoding.PEM))
+    return KeyPair(_private_pem(key), certificate.public_bytes(serialization.Encoding.PEM))
 
 
-def site_keys() -> Pair:
-    """A key pair in the form that Flower wants: OpenSSH, on the curve P-384."""
+def create_site_keys() -> KeyPair:
+    """Return a key pair in the format that Flower requires: OpenSSH, on the curve P-384."""
     key = ec.generate_private_key(ec.SECP384R1())
     private = key.private_bytes(
         serialization.Encoding.PEM,
@@ -74,33 +76,19 @@ def site_keys() -> Pair:
     public = key.public_key().public_bytes(
         serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     )
-    return Pair(private, public)
+    return KeyPair(private, public)
 
 
-def public_pem(openssh: bytes) -> str:
-    """A public key as Flower's server tells it."""
-    key = serialization.load_ssh_public_key(openssh)
+def openssh_to_pem(public_key: bytes) -> str:
+    """Convert an OpenSSH public key to the PEM text that Flower reports for a node."""
+    key = serialization.load_ssh_public_key(public_key)
     return key.public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     ).decode()
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: _Key) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.timezone.utc)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        # Clocks of two machines may differ.
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=365 * _YEARS))
-    )
-
-
-def damaged_secret(folder: Path) -> str:
-    """The file of a site's folder that is no certificate or no key; empty if both are sound."""
+def find_invalid_secret(folder: Path) -> str:
+    """Return the name of the unusable certificate or key in a site's folder, or ""."""
     try:
         x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
     except (ValueError, UnsupportedAlgorithm):
@@ -112,32 +100,47 @@ def damaged_secret(folder: Path) -> str:
     return ""
 
 
-def _name(text: str) -> x509.Name:
+def _certificate_builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.timezone.utc)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _CLOCK_SKEW)
+        .not_valid_after(now + _VALIDITY)
+    )
+
+
+def _common_name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
 
 
-def _host(text: str) -> x509.GeneralName:
+def _general_name(host: str) -> x509.GeneralName:
     try:
-        return x509.IPAddress(ipaddress.ip_address(text))
+        return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
-        return x509.DNSName(text)
+        return x509.DNSName(host)
 
 
-def _usage(certificates: bool) -> x509.KeyUsage:
+def _key_usage(sign_certificates: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
-        digital_signature=not certificates,
+        digital_signature=not sign_certificates,
         content_commitment=False,
         key_encipherment=False,
         data_encipherment=False,
         key_agreement=False,
-        key_cert_sign=certificates,
-        crl_sign=certificates,
+        key_cert_sign=sign_certificates,
+        crl_sign=sign_certificates,
         encipher_only=False,
         decipher_only=False,
     )
 
 
-def _private(key: _Key) -> bytes:
+def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,

@@ -1,6 +1,7 @@
-"""Flower's processes: started offline and quiet, watched, started again, and never left behind."""
+"""Flower's processes: started offline, restarted when they end, and stopped with their parent."""
 
 import ctypes
+import logging
 import math
 import os
 import re
@@ -17,24 +18,23 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from fedwca.errors import UserError
-from fedwca.notes import Note
-from fedwca.stopping import stoppable
+from fedwca._support.errors import UserError
+from fedwca._support.interrupts import stop_on_signal
 
 __all__ = [
-    "Tail",
+    "LogReader",
     "check_flower",
-    "end_with_parent",
-    "environment",
-    "flower",
-    "free_port",
-    "is_open",
-    "keep_running",
-    "run_flower",
+    "exit_with_parent",
+    "find_free_port",
+    "flower_environment",
+    "is_listening",
+    "run_command",
+    "supervise",
 ]
 
-# Flower calls home, looks for updates and fetches an app's dependencies, unless it is told not to;
-# it does so before it reads its arguments.
+logger = logging.getLogger(__name__)
+
+# Without these, Flower sends telemetry, checks for updates and installs an app's dependencies.
 _OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -42,54 +42,65 @@ _OFFLINE = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "UV_OFFLINE": "1",
 }
-_LONGEST_PAUSE = 30.0
-_LARGEST_LOG = 20_000_000
-_LONGEST = 300  # seconds of a short command
+_NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
+_MAX_DELAY = 30.0  # seconds before a restart
+_STABLE_SECONDS = 60.0  # after so long, the next restart is quick again
+_MAX_LOG_BYTES = 20_000_000
+_COMMAND_TIMEOUT = 300.0  # seconds
+_TERMINATE_TIMEOUT = 20.0  # seconds from SIGTERM to SIGKILL
+
+_KNOWN_ERRORS = {
+    "[code: 2001]": "the server refuses nodes without a key",
+    "[code: 2004]": (
+        "the server does not know this site's key, or still counts the site as connected, as it "
+        "does for a minute after a lost connection"
+    ),
+    "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not from this deployment's authority",
+    "Connection refused": "no server listens at this address",
+    "Exit Code: 302": "site.key is corrupt",
+    "disconnected without sending": "the server requires TLS, or is not a Flower server",
+}
 
 
 def check_flower() -> None:
-    """Refuse to go on without Flower."""
+    """Raise UserError if Flower is not installed."""
     try:
         import flwr  # noqa: F401
     except ImportError:
         raise UserError(
-            "deployments need Flower: install it with pip install 'fedwca[flower]'"
+            "deployments need Flower; install it with pip install 'fedwca[flower]'"
         ) from None
 
 
-def flower(command: str) -> str:
-    """The path of one of Flower's commands, beside this very Python."""
-    path = Path(sys.executable).with_name(command)
-    return str(path) if path.exists() else command
+def flower_environment(
+    flower_home: Path, variables: Mapping[str, str] = _NO_VARIABLES
+) -> dict[str, str]:
+    """Return the environment of Flower's processes: offline, with this Python first on PATH."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    return {**os.environ, **_OFFLINE, "FLWR_HOME": str(flower_home), "PATH": path, **variables}
 
 
-def environment(home: Path, more: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
-    """The variables that Flower's processes run with: offline, quiet, and by this very Python."""
-    bin_folder = str(Path(sys.executable).parent)
-    path = f"{bin_folder}{os.pathsep}{os.environ.get('PATH', '')}"
-    return {**os.environ, **_OFFLINE, "FLWR_HOME": str(home), "PATH": path, **more}
-
-
-def run_flower(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """One short command of Flower's, to its end; one that does not come to it has failed."""
-    command = [flower(words[0]), *words[1:]]
+def run_command(flower_home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a short Flower command to its end; a timeout counts as a failure."""
+    environment = flower_environment(flower_home)
     try:
         return subprocess.run(
-            command, env=environment(home), capture_output=True, text=True, timeout=_LONGEST
+            words, env=environment, capture_output=True, text=True, timeout=_COMMAND_TIMEOUT
         )
     except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(command, 1, "", f"no answer in {_LONGEST} s")
+        problem = f"no answer in {_COMMAND_TIMEOUT:.0f} s"
+        return subprocess.CompletedProcess(words, 1, "", problem)
 
 
-def free_port() -> int:
-    """A port on this machine that nobody listens on now."""
+def find_free_port() -> int:
+    """Return a port of this machine that no process listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def is_open(host: str, port: int) -> bool:
-    """Whether anybody listens there."""
+def is_listening(host: str, port: int) -> bool:
+    """Return whether a connection to the port succeeds."""
     try:
         with socket.create_connection((host, port), timeout=2):
             return True
@@ -97,119 +108,111 @@ def is_open(host: str, port: int) -> bool:
         return False
 
 
-def keep_running(
-    command: Callable[[], Sequence[str]],
-    home: Path,
+def supervise(
+    make_command: Callable[[], Sequence[str]],
     log: Path,
-    more: dict[str, str],
-    while_up: Callable[[], None],
-    note: Note,
+    environment: dict[str, str],
+    poll: Callable[[], None],
 ) -> None:
-    """Run a command, and again whenever it ends, until SIGTERM or Ctrl-C: then a StoppedError.
+    """Run a command and restart it whenever it ends; StoppedError on SIGTERM or Ctrl-C.
 
     Args:
-        command: what to run; asked anew each time.
-        home: Flower's own folder.
-        log: file for what it says.
-        more: environment variables to add.
-        while_up: called every second while it runs; may raise UserError to stop.
-        note: told of every end.
+        make_command: returns the command; called before every start.
+        log: file for the output of the command.
+        environment: all environment variables of the command.
+        poll: called every second while the command runs.
     """
-    pause = 1.0
-    with stoppable("stopped", deaf=math.inf):  # what is being ended is ended
+    delay = 1.0
+    with stop_on_signal("stopped", grace=math.inf):  # nothing may interrupt the cleanup
         while True:
             started = time.monotonic()
-            code = _run_once(command(), home, log, more, while_up)
-            if time.monotonic() - started > 60:
-                pause = 1.0
-            note(f"{log.stem} ended ({code}): {_last_words(log)}; it is started again; see {log}")
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            code = _run_once(make_command(), log, environment, poll)
+            if time.monotonic() - started > _STABLE_SECONDS:
+                delay = 1.0
+            logger.warning(
+                "%s ended, %s; restarting it in %.0f s, see %s",
+                log.stem,
+                _explain_end(code, log),
+                delay,
+                log,
+            )
+            time.sleep(delay)
+            delay = min(2 * delay, _MAX_DELAY)
 
 
 def _run_once(
-    words: Sequence[str], home: Path, log: Path, more: dict[str, str], while_up: Callable[[], None]
+    command: Sequence[str], log: Path, environment: dict[str, str], poll: Callable[[], None]
 ) -> int:
-    home.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
         child = subprocess.Popen(
-            list(words),
-            env=environment(home, more),
+            list(command),
+            env=environment,
             stdout=file,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is ours
-            preexec_fn=partial(_die_with, os.getpid()) if sys.platform == "linux" else None,
+            start_new_session=True,  # Ctrl-C goes to this process only
+            preexec_fn=partial(_terminate_with, os.getpid()) if sys.platform == "linux" else None,
         )
         try:
             while child.poll() is None:
-                while_up()
-                _trim(log)
+                poll()
+                _rotate(log)
                 time.sleep(1)
             return child.returncode
         finally:
-            _end(child)
+            _terminate(child)
 
 
-_IN_WORDS = {
-    "[code: 2001]": "the server lets nobody in without a key",
-    "[code: 2004]": "the server does not know this key, or takes the site for connected still, as "
-    "it does for a minute after it was lost",
-    "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not of this deployment's authority",
-    "Connection refused": "nobody answers there",
-    "Exit Code: 302": "site.key is damaged",
-    "disconnected without sending": "the server wants TLS, or is no Flower server",
-}
-
-
-def _last_words(log: Path) -> str:
-    """The last thing in a log that tells why: what is known, an error, or whatever came last."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", log.read_text(errors="replace"))  # its colours
+def _explain_end(code: int, log: Path) -> str:
+    """Return why a process ended: a signal, or what the end of its log says."""
+    if code < 0:
+        return f"killed by signal {-code}"
+    text = re.sub(r"\x1b\[[0-9;]*m", "", log.read_text(errors="replace"))  # without colors
     lines = [line.strip() for line in text.splitlines() if line.strip()][-40:]
     for line in reversed(lines):
-        for mark, words in _IN_WORDS.items():
+        for mark, explanation in _KNOWN_ERRORS.items():
             if mark in line:
-                return words
+                return f"exit code {code}: {explanation}"
     errors = [line for line in lines if "Error" in line or "ERROR" in line]
-    return (errors or lines or ["nothing said"])[-1][-200:]
+    last_line = (errors or lines or ["no output"])[-1]
+    return f"exit code {code}: {last_line[-200:]}"
 
 
-def _trim(log: Path) -> None:
-    """Flower notes every request: keep the last part of that and the one before it."""
-    with suppress(OSError):  # of no log, or no room for two of them, the child takes no notice
-        if log.stat().st_size > _LARGEST_LOG:
+def _rotate(log: Path) -> None:
+    """Keep a large log as .log.1 and start it again; Flower logs every request."""
+    with suppress(OSError):  # a full disk must not stop the process that logs
+        if log.stat().st_size > _MAX_LOG_BYTES:
             shutil.copyfile(log, log.with_suffix(".log.1"))
-            os.truncate(log, 0)  # the child appends, so it goes on from there
+            os.truncate(log, 0)  # the child has opened it for appending
 
 
-class Tail:
-    """Tells the new lines of a growing file."""
+class LogReader:
+    """Reads the lines that are added to a file."""
 
-    def __init__(self, path: Path, note: Note) -> None:
-        self._path, self._note = path, note
-        self._read = path.stat().st_size if path.exists() else 0
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = path.stat().st_size if path.exists() else 0
 
-    def read(self) -> None:
-        """Tell what has come since the last time."""
+    def read_new_lines(self) -> list[str]:
+        """Return the complete lines since the last call."""
         if not self._path.exists():
-            return
-        if self._path.stat().st_size < self._read:  # it was trimmed
-            self._read = 0
+            return []
+        if self._path.stat().st_size < self._offset:  # rotated
+            self._offset = 0
         with self._path.open("rb") as file:
-            file.seek(self._read)
-            fresh = file.read()
-        whole, newline, _ = fresh.rpartition(b"\n")
-        self._read += len(whole) + len(newline)
-        for line in whole.decode(errors="replace").splitlines():
-            self._note(line)
+            file.seek(self._offset)
+            content = file.read()
+        lines, newline, _ = content.rpartition(b"\n")
+        self._offset += len(lines) + len(newline)
+        return lines.decode(errors="replace").splitlines()
 
 
-def _end(child: "subprocess.Popen[bytes]") -> None:
-    """Ask the child to end, wait, then insist; what it has started itself ends with it."""
+def _terminate(child: "subprocess.Popen[bytes]") -> None:
+    """Terminate the child, if need be by SIGKILL, and the processes in its session."""
     if child.poll() is None:
         child.terminate()
         try:
-            child.wait(timeout=20)
+            child.wait(timeout=_TERMINATE_TIMEOUT)
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
@@ -217,17 +220,17 @@ def _end(child: "subprocess.Popen[bytes]") -> None:
         os.killpg(child.pid, signal.SIGTERM)
 
 
-def _die_with(parent: int) -> None:
-    """A killed parent cannot end its child: the kernel does (PR_SET_PDEATHSIG)."""
+def _terminate_with(parent: int) -> None:
+    """Have the kernel terminate this process when its parent is killed (PR_SET_PDEATHSIG)."""
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-    if os.getppid() != parent:  # it was killed before that
+    if os.getppid() != parent:  # already gone
         os._exit(1)
 
 
-def end_with_parent(grace: float = 10.0) -> None:
-    """Have this process end some seconds after its parent, whatever it does then.
+def exit_with_parent(grace: float = 10.0) -> None:
+    """End this process some seconds after its parent, even if it hangs.
 
-    Flower interrupts it, too; but what an interrupt meets may wait for ever, with the run's lock.
+    Flower interrupts it first, but a blocked process would keep the lock of the run.
     """
     parent = os.getppid()
 

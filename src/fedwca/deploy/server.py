@@ -1,209 +1,179 @@
-"""The server's half of a deployed run: the source model, the run folder, the rounds."""
+"""The server's part of a deployed run: prepare it, connect the sites, run the rounds."""
 
-import time
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedwca.core.params import clone
-from fedwca.deploy.plan import Plan, plan_of
-from fedwca.engines.flower import FlowerEngine, Rules
-from fedwca.engines.flower_ledger import Ledger
-from fedwca.engines.flower_post import Grid
-from fedwca.engines.flower_sites import SiteFacts
-from fedwca.engines.flower_task import Task
-from fedwca.errors import UserError
-from fedwca.experiments.config import Experiment
-from fedwca.experiments.privacy import announce, guarantee
-from fedwca.experiments.progress import Progress
-from fedwca.experiments.runner import digests_of, federate_into, load_data, random_start
-from fedwca.experiments.source import blank_model, check_source, source_model
-from fedwca.experiments.store import SOURCE, RunFolder
-from fedwca.files import write_json
-from fedwca.methods.base import Record
-from fedwca.models import DomainModel
-from fedwca.notes import Note
+from fedwca._support.errors import UserError
+from fedwca._support.files import write_json
+from fedwca._support.text import format_count
+from fedwca.engines.flower.engine import FlowerEngine, Rules
+from fedwca.engines.flower.inbox import Grid
+from fedwca.engines.flower.plan import Plan, create_task
+from fedwca.engines.flower.refusal_log import RefusalLog
+from fedwca.engines.flower.site_registry import SiteStatus
+from fedwca.experiments.experiment import Experiment
+from fedwca.experiments.rounds import federate_into
+from fedwca.experiments.runner import PreparedRun, prepare_run, save_guarantee
+from fedwca.experiments.store import RunFolder
+from fedwca.methods.capabilities import SupportsSums
+from fedwca.models import NetworkSpec
+from fedwca.privacy.accounting import compute_guarantee
 
-__all__ = ["check_deployable", "deployed_name", "serve"]
+__all__ = ["LOG", "SITES", "check_deployable", "log_to_file", "make_plan", "serve"]
 
-# How nodes are reached, given a folder for replies, the bytes of the largest, and whom to tell.
-Reach = Callable[[Path, int, Note], Grid]
+logger = logging.getLogger(__name__)
+
 LOG = "log.txt"
 SITES = "sites.json"
-LEDGER = "ledger.jsonl"
-_BESIDE = 2**26  # bytes of a reply beside its model: values, names, numbers for the log
+REFUSAL_LOG = "ledger.jsonl"
+_MAX_EXTRA_BYTES = 2**26  # of a reply beside its model: values, names, metrics
 
-
-def deployed_name(experiment: Experiment) -> str:
-    """Name of a deployed run's folder."""
-    halved = "-half" if experiment.deploy.wire == "float16" else ""
-    secure = "-secure" if experiment.deploy.secure_aggregation else ""
-    return f"deployed-{experiment.name}{halved}{secure}"
+# Return the grid that reaches the nodes, given a folder for replies and the size of the largest.
+ConnectGrid = Callable[[Path, int], Grid]
+SiteKeys = Callable[[], Mapping[str, str]]
 
 
 def check_deployable(experiment: Experiment) -> None:
-    """Refuse what makes sense in simulations only."""
+    """Raise UserError for settings that only a simulation supports."""
     if getattr(experiment.method, "clustering", "") == "domain":
         raise UserError(
-            'method.clustering = "domain" needs the true domains, which only a simulation knows: '
+            'method.clustering = "domain" needs the true domains, which only a simulation knows; '
             'set it to "finch"'
         )
     if experiment.deploy.secure_aggregation:
         _check_summable(experiment)
-    guarantee(experiment.privacy, experiment.method.rounds)  # its library may not be there
+    # Raises if the library that it needs is missing.
+    compute_guarantee(experiment.privacy, experiment.method.rounds)
     if experiment.data.path is not None and experiment.data.benchmark == "images":
         raise UserError(
-            "data.path is for simulations: sites have their own images; leave it out, and give the "
-            "source model as source.weights, or labeled source images as data.source_path"
+            "data.path is for simulations, sites have their own images; remove it, and give a "
+            "source model as source.weights or labeled source images as data.source_path"
         )
 
 
 def _check_summable(experiment: Experiment) -> None:
-    """Refuse what cannot be had of sums alone."""
-    method = experiment.method
-    if getattr(method, "aggregation", "mean") != "mean":
+    """Refuse a method whose server needs each site's model."""
+    method, name = experiment.method, experiment.method_name
+    if not isinstance(method, SupportsSums):
         raise UserError(
-            "deploy.secure_aggregation gives the server means and no single model, which "
-            f'method.aggregation = "{method.aggregation}" compares: set it to "mean", or leave '
-            "deploy.secure_aggregation out"
+            f"the server of {name} needs each site's model, but deploy.secure_aggregation gives "
+            "it only means: choose fedavg or fedwca, or remove deploy.secure_aggregation"
         )
-    if method.in_clear(Record(), {}) is None:
+    if settings := method.settings_for_sums():
         raise UserError(
-            f"the server of this {experiment.method_name} needs every site's whole model: leave "
-            "deploy.secure_aggregation out, or choose fedavg, or fedwca with a clustering_layer"
+            f"with these settings the server of {name} needs each site's model, but "
+            f"deploy.secure_aggregation gives it only means: set {' and '.join(settings)}, or "
+            "remove deploy.secure_aggregation"
         )
 
 
 def serve(
-    reach: Reach,
-    experiment: Experiment,
-    runs: Path,
-    cache: Path,
-    expected: Callable[[], Mapping[str, str]],
-    tell: Progress,
+    connect: ConnectGrid, experiment: Experiment, runs: Path, cache: Path, site_keys: SiteKeys
 ) -> RunFolder:
-    """Run, or go on with, a deployed experiment."""
-    check_deployable(experiment)
-    path = runs / deployed_name(experiment)
-    if RunFolder(path).done:
-        return RunFolder(path)
-    benchmark = load_data(experiment, cache, tell.note, elsewhere=True)
-    identity = {
-        **experiment.identity(),
-        "deploy": _deployed_identity(experiment),
-        "digests": digests_of(experiment, benchmark),
-    }
-    for warning in (*benchmark.warnings, *random_start(experiment)):
-        tell.note(f"warning: {warning}")
-    check_source(experiment, benchmark)
-    promised = guarantee(experiment.privacy, experiment.method.rounds)
-    model = blank_model(experiment, benchmark)
-    with RunFolder.open(path, experiment.deployed_settings(), identity) as folder:
-        folder.clean()
-        kept = folder.path / SOURCE
-        source_model(experiment, benchmark, model, kept, cache, tell.note)
-        logged = _Logged(tell, folder.path / LOG)
-        announce(folder, experiment.privacy, promised, logged.note)
-        plan = plan_of(experiment, benchmark.classes, benchmark.transform)
-        engine = _engine(
-            reach, experiment, _task(experiment, model, plan), expected, folder, logged
-        )
-        every_round = experiment.model_copy(
-            update={"run": experiment.run.model_copy(update={"checkpoint_every": 1})}
-        )
-        federate_into(folder, every_round, clone(model.feature_state()), engine, logged)
-    return folder
+    """Run or resume an experiment with the connected sites; return it if it is finished.
 
-
-def _engine(
-    reach: Reach,
-    experiment: Experiment,
-    task: Task,
-    expected: Callable[[], Mapping[str, str]],
-    folder: RunFolder,
-    logged: "_Logged",
-) -> FlowerEngine:
-    rules, watch = _rules(experiment), _watcher(folder)
-    replies = reach(folder.path, _largest(task), logged.note)
-    ledger = Ledger(folder.path / LEDGER)
-    return FlowerEngine(replies, task, rules, expected, logged.note, watch, folder.scratch, ledger)
-
-
-def _largest(task: Task) -> int:
-    """Bytes that no reply reaches: twice a model, as it is under masks, and whatever comes with it.
-
-    What a reply may really have depends on what was asked for, and is checked once it is here.
+    Args:
+        connect: called once the run is prepared.
+        experiment: its settings have passed `check_deployable`.
+        runs: folder of runs.
+        cache: folder of decoded images and source models.
+        site_keys: returns the current sites with their public keys, "" in plaintext.
     """
-    return 2 * sum(t.numel() * t.element_size() for t in task.features.values()) + _BESIDE
+    with prepare_run(experiment, runs, cache, deployed=True) as run:
+        if run is not None:
+            with log_to_file(run.folder.path / LOG):
+                save_guarantee(run.folder, experiment.privacy, run.guarantee)
+                engine = _create_engine(connect, experiment, run, site_keys)
+                # Sites remember a few rounds only, so the server must not go back further.
+                settings = experiment.run.model_copy(update={"checkpoint_every": 1})
+                experiment = experiment.model_copy(update={"run": settings})
+                federate_into(run.folder, experiment, run.source, engine, LogProgress())
+    return RunFolder(runs / experiment.deployed_name)
 
 
-def _deployed_identity(experiment: Experiment) -> dict[str, Any]:
-    """What of a deployment changes results."""
-    deploy = experiment.deploy
-    secure = {"least_summed": deploy.least_summed} if deploy.secure_aggregation else {}
-    return {"wire": deploy.wire, **secure}
+def _create_engine(
+    connect: ConnectGrid, experiment: Experiment, run: PreparedRun, site_keys: SiteKeys
+) -> FlowerEngine:
+    folder, deploy = run.folder, experiment.deploy
+    network = experiment.network(run.benchmark.classes, run.benchmark.transform)
+    plan = make_plan(experiment, network)
+    rules = deploy.model_dump(exclude={"wire", "secure_aggregation", "least_summed"})
 
-
-def _task(experiment: Experiment, model: DomainModel, plan: Plan) -> Task:
-    state = clone(model.state_dict())
-    return Task(
-        run=deployed_name(experiment),
-        plan=plan.model_dump_json(),
-        method=experiment.method,
-        features=clone(model.feature_state()),
-        classifier={n: t for n, t in state.items() if n.startswith("classifier.")},
-        sizes=plan.sizes(model),
-        wire=experiment.deploy.wire,
-        private=experiment.privacy.on,
-        least_summed=plan.least_summed,
-    )
-
-
-def _rules(experiment: Experiment) -> Rules:
-    return Rules(
-        **experiment.deploy.model_dump(exclude={"wire", "secure_aggregation", "least_summed"})
-    )
-
-
-def _watcher(folder: RunFolder) -> Callable[[dict[str, SiteFacts]], None]:
-    def watch(sites: dict[str, SiteFacts]) -> None:
+    def save_sites(sites: dict[str, SiteStatus]) -> None:
         write_json(folder.path / SITES, {**sites}, durable=False)
 
-    return watch
+    return FlowerEngine(
+        connect(folder.path, _max_reply_bytes(run)),
+        create_task(experiment.deployed_name, plan, run.model, deploy.wire),
+        Rules(**rules),
+        site_keys,
+        save_sites,
+        folder.scratch,
+        RefusalLog(folder.path / REFUSAL_LOG),
+    )
 
 
-class _Logged:
-    """Tells what happens, and keeps it with its time in the run folder."""
+def make_plan(experiment: Experiment, network: NetworkSpec) -> Plan:
+    """Return what sites get to know of an experiment."""
+    settings, deploy = experiment.settings(), experiment.deploy
+    return Plan(
+        seed=experiment.run.seed,
+        network=network,
+        method=settings["method"],
+        training=settings["training"],
+        privacy=experiment.privacy,
+        least_summed=deploy.least_summed if deploy.secure_aggregation else 0,
+    )
 
-    def __init__(self, tell: Progress, path: Path) -> None:
-        self._tell, self._path = tell, path
 
-    def note(self, text: str) -> None:
-        self._write(text)
-        self._tell.note(text)
+def _max_reply_bytes(run: PreparedRun) -> int:
+    """Return a bound for any reply; the size that a request allows is checked on arrival.
+
+    A model under masks is twice as large as the model itself.
+    """
+    return 2 * sum(tensor.nbytes for tensor in run.source.values()) + _MAX_EXTRA_BYTES
+
+
+@contextmanager
+def log_to_file(path: Path) -> Iterator[None]:
+    """Append what the package logs to a file, with the time."""
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(
+        logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
+    )
+    package = logging.getLogger("fedwca")
+    level = package.level
+    package.addHandler(handler)
+    package.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        package.setLevel(level)
+        package.removeHandler(handler)
+        handler.close()
+
+
+class LogProgress:
+    """Logs the rounds of a run."""
 
     def start(self, title: str, rounds: int, done: int) -> None:
-        self._write(f"{title}: {rounds} rounds, {done} of them done")
-        self._tell.start(title, rounds, done)
+        logger.info("%s: %d rounds, %d done", title, rounds, done)
 
     def round(self, line: dict[str, Any]) -> None:
-        self._write(_in_words(line))
-        self._tell.round(line)
+        logger.info("%s", _describe_round(line))
 
-    def finish(self) -> None:
-        self._tell.finish()
-
-    def _write(self, text: str) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+    def finish(self) -> None: ...
 
 
-def _in_words(line: dict[str, Any]) -> str:
-    plural = "" if line["round"] == 1 else "s"
-    words = [f"{line['round']} round{plural} done: {len(line['clients'])} sites scored"]
+def _describe_round(line: dict[str, Any]) -> str:
+    rounds = format_count(line["round"], "round")
+    parts = [f"{rounds} done: {len(line['clients'])} sites evaluated"]
     if line["accuracy"]["mean"] is not None:
-        words.append(f"accuracy {100 * line['accuracy']['mean']:.1f} %")
+        parts.append(f"accuracy {100 * line['accuracy']['mean']:.1f} %")
     if "bytes_down" in line:
-        words.append(f"{line['bytes_down']:,} bytes down, {line['bytes_up']:,} up")
-        words.append(f"{line['seconds']:.0f} s")
-    return ", ".join(words)
+        parts.append(f"{line['bytes_down']:,} bytes down, {line['bytes_up']:,} up")
+        parts.append(f"{line['seconds']:.0f} s")
+    return ", ".join(parts)

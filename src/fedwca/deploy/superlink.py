@@ -1,11 +1,10 @@
-"""Flower's SuperLink, with a door: from other machines only what sites need can be reached.
+"""Flower's SuperLink, restricted: other machines reach only the API for SuperNodes.
 
-    python -m fedwca.deploy.superlink OPTIONS-OF-flower-superlink
+    python -m fedwca.deploy.superlink [OPTIONS of flower-superlink]
 
-Flower serves all on one port. Registering keys, starting and stopping runs and asking who takes
-part need no key there, so whoever reaches the port, a site too, could have code of its own run at
-the server and at every site. `fedwca deploy` does all that on the server's own machine, and needs
-it from nowhere else.
+Flower serves all of its APIs on one port, and only the one for SuperNodes checks keys. Whoever
+reaches the others can register keys and start runs, that is, execute code at the server and at
+every site. `fedwca deploy` uses them from the server's own machine only.
 """
 
 import sys
@@ -13,33 +12,34 @@ from ipaddress import IPv6Address, ip_address
 from typing import Any
 
 from flwr.superlink import extensions
-from flwr.superlink import main as flowers
+from flwr.superlink import main as superlink_main
 from flwr.superlink.cli import flower_superlink
 from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 
-__all__ = ["Door"]
+__all__ = ["RestrictToLocalHost", "main"]
 
-_FOR_SITES = "/v1/fleet/"  # their keys are checked there
+_SUPERNODE_API = "/v1/fleet/"
 
 
-class Door:
-    """Lets through what comes from this machine, and what sites need from anywhere."""
+class RestrictToLocalHost:
+    """ASGI middleware: reject requests from other machines unless they go to the SuperNode API."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """As ASGI has it."""
-        if scope["type"] == "lifespan" or scope["path"].startswith(_FOR_SITES) or _is_own(scope):
+        """Handle an ASGI connection."""
+        allowed = scope["type"] == "lifespan" or scope["path"].startswith(_SUPERNODE_API)
+        if allowed or _is_local(scope):
             await self._app(scope, receive, send)
         else:
-            refusal = PlainTextResponse("this can be done on the server's own machine only", 403)
-            await refusal(scope, receive, send)
+            response = PlainTextResponse("only the server's own machine may do this", 403)
+            await response(scope, receive, send)
 
 
-def _is_own(scope: Any) -> bool:
-    """Whether a request comes from this machine, by loopback or by an address of its own."""
+def _is_local(scope: Any) -> bool:
+    """Return whether a request comes from a loopback address or from the server's own address."""
     client, server = scope.get("client"), scope.get("server")
     if not client or not server:
         return False
@@ -53,12 +53,15 @@ def _is_own(scope: Any) -> bool:
 
 
 def main() -> None:
-    """Start it; not without the door, should another version of Flower ask for none."""
-    flowers_own = extensions.get_middleware
-    extensions.get_middleware = lambda: (Middleware(Door), *flowers_own())
-    outermost: object = flowers._get_middleware()[0].cls
-    if outermost is not Door:
-        sys.exit("this version of Flower cannot be closed to strangers: install the one we ask for")
+    """Install the middleware and run flower-superlink; exit if Flower does not use it."""
+    get_middleware = extensions.get_middleware
+    extensions.get_middleware = lambda: (Middleware(RestrictToLocalHost), *get_middleware())
+    outermost: object = superlink_main._get_middleware()[0].cls
+    if outermost is not RestrictToLocalHost:
+        sys.exit(
+            "the installed version of Flower cannot be restricted to SuperNodes; "
+            "install the version that fedwca requires"
+        )
     flower_superlink()
 
 

@@ -1,33 +1,35 @@
-"""Flower's SuperNode, which does not wait for ever for an answer that is not handed over.
+"""Flower's SuperNode, with a time limit for the parts of a reply.
 
-    python -m fedwca.deploy.supernode OPTIONS-OF-flower-supernode
+    python -m fedwca.deploy.supernode [OPTIONS of flower-supernode]
 
-Flower announces a site's answer to the server, and then waits for its parts from the process that
-has made it. Were that killed in between, the site would stay online and answer nothing any more.
+The SuperNode announces a site's reply to the server, then waits for the parts of the reply from
+the ClientApp process. If that was killed in between, Flower's own SuperNode waits forever: it
+stays online and replies to nothing.
 """
 
 import time
 from typing import Any
 
-from flwr.supernode import start_client_internal as flowers
+from flwr.supernode import start_client_internal as flower_client
 from flwr.supernode.cli import flower_supernode
 
-__all__ = ["Impatient"]
+__all__ = ["ObjectStoreWithTimeout", "main"]
 
-_PATIENCE = 60.0  # seconds for a part, from one process of this machine to another
+_PART_TIMEOUT = 60.0  # seconds for one part, between two processes of this machine
 
 
-class Impatient:
-    """Flower's store of parts; TimeoutError for one that does not come, at which Flower goes on."""
+class ObjectStoreWithTimeout:
+    """Flower's object store; TimeoutError for an object that stays missing."""
 
     def __init__(self, store: Any) -> None:
-        self._store, self._missed = store, dict[str, float]()
+        self._store = store
+        self._first_request: dict[str, float] = {}
 
-    def get(self, part: str) -> Any:
-        """A part; nothing, b"", if it is still to come."""
-        content, now = self._store.get(part), time.monotonic()
-        if content == b"" and now > self._missed.setdefault(part, now) + _PATIENCE:
-            raise TimeoutError("the process that made this answer has not handed it over")
+    def get(self, object_id: str) -> Any:
+        """Return an object's content; b"" while it is missing."""
+        content, now = self._store.get(object_id), time.monotonic()
+        if content == b"" and now > self._first_request.setdefault(object_id, now) + _PART_TIMEOUT:
+            raise TimeoutError("the ClientApp process did not deliver its reply")
         return content
 
     def __getattr__(self, name: str) -> Any:
@@ -35,13 +37,13 @@ class Impatient:
 
 
 def main() -> None:
-    """Start it."""
-    push: Any = flowers._push_messages
+    """Install the time limit and run flower-supernode."""
+    push_messages: Any = flower_client._push_messages
 
-    def impatiently(state: Any, object_store: Any, *more: Any, **named: Any) -> None:
-        push(state, Impatient(object_store), *more, **named)
+    def push_with_timeout(state: Any, object_store: Any, *args: Any, **kwargs: Any) -> None:
+        push_messages(state, ObjectStoreWithTimeout(object_store), *args, **kwargs)
 
-    flowers._push_messages = impatiently
+    flower_client._push_messages = push_with_timeout
     flower_supernode()
 
 

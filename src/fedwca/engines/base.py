@@ -1,40 +1,41 @@
-"""What an engine does: one exchange with every client a round, wherever the clients are."""
+"""The engine contract: one exchange of messages and replies with the clients per round."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from fedwca.core.params import State
-from fedwca.methods.base import Adapted, Client, Pooled, Record
+from fedwca.methods.base import Adaptation, Client, Record
 
 __all__ = [
-    "Answer",
+    "CHECKPOINT_COUNT",
+    "ClientResult",
     "Engine",
     "Evaluation",
-    "Exchanged",
+    "Exchange",
     "Job",
-    "Refused",
-    "Summed",
-    "Sums",
-    "joined",
+    "Refusals",
+    "merge_refusals",
 ]
 
-Refused = Mapping[str, list[str]]  # by client, why answers were not taken
+CHECKPOINT_COUNT = 2  # checkpoints of a run on disk; if the newest is corrupt, the other is used
+
+Refusals = Mapping[str, list[str]]  # by client: why its replies were refused
 
 
-def joined(one: Refused, other: Refused) -> Refused:
-    """Both, the first one's reasons first."""
-    return {site: [*one.get(site, ()), *other.get(site, ())] for site in {**one, **other}}
+def merge_refusals(first: Refusals, second: Refusals) -> Refusals:
+    """Return the refusals of both, those of `first` before those of `second`."""
+    return {name: [*first.get(name, ()), *second.get(name, ())] for name in {**first, **second}}
 
 
 class Job(NamedTuple):
-    """One client's part of an exchange: first score what it uses now, then adapt.
+    """What one client does in an exchange: evaluate the model it uses now, then adapt.
 
     Attributes:
-        message: what to adapt with; None once all rounds are done.
-        offered: the server's weights for it to use and score; None where no evaluation is due.
-        memory: what the client remembers; empty where it keeps that itself.
+        message: the method's message; None after the last round, when nobody adapts.
+        offered: the weights to evaluate, as the server knows them; None without an evaluation.
+        memory: what the client remembers; empty if it stores its memory itself.
     """
 
     message: Record | None
@@ -44,11 +45,12 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How a deployed model does at a client.
+    """How the model that a client uses performs on the client's images.
 
     Attributes:
-        correct, total: on labeled test images; total is 0 where there are none.
-        confidence: mean of the largest probability, which needs no labels.
+        correct: correctly classified test images.
+        total: labeled test images; 0 if there are none.
+        confidence: mean of the largest class probability; needs no labels.
     """
 
     correct: int
@@ -56,53 +58,47 @@ class Evaluation:
     confidence: float
 
 
-class Answer(NamedTuple):
-    """What a job gave; None for what it did not ask for."""
+class ClientResult(NamedTuple):
+    """The outcome of a job; None for what the job did not ask for."""
 
-    adapted: Adapted | None
+    adapted: Adaptation | None
     evaluation: Evaluation | None
 
 
-class Summed(NamedTuple):
-    """The mean of its group for each client that is in it; what that cost; who was refused."""
-
-    means: dict[Client, State]
-    bytes_down: int
-    bytes_up: int
-    refused: Refused = MappingProxyType({})
-
-
-Sums = Callable[[Mapping[Client, Pooled]], Summed]
-
-
-class Exchanged(NamedTuple):
-    """What came of an exchange.
+class Exchange(NamedTuple):
+    """The outcome of an exchange.
 
     Attributes:
-        answers: of those who gave one, in the order of the jobs.
-        bytes_down, bytes_up: what they cost.
-        refused: whose answers were not taken.
-        sums: where clients keep their models to themselves, gets the means of groups of them.
+        results: of the clients that replied, in the order of the jobs.
+        bytes_down: size of all messages.
+        bytes_up: size of all replies.
+        refused: replies that were refused.
     """
 
-    answers: dict[Client, Answer]
+    results: dict[Client, ClientResult]
     bytes_down: int
     bytes_up: int
-    refused: Refused = MappingProxyType({})
-    sums: Sums | None = None
+    refused: Refusals = MappingProxyType({})
 
 
 class Engine(Protocol):
-    """The one verb; the runner knows nothing else of how clients are reached."""
+    """Reaches the clients, wherever they are."""
 
     def clients(self) -> list[Client]:
-        """Who can be reached now; the same ones in the same order unless they come and go."""
+        """Return the clients that can be reached now, in a stable order."""
         ...
 
-    def exchange(self, round: int, jobs: Mapping[Client, Job]) -> Exchanged:
-        """Let the clients do their jobs."""
+    def exchange(self, round: int, state: Record, jobs: Iterable[tuple[Client, Job]]) -> Exchange:
+        """Let every client do its job and gather the results.
+
+        Args:
+            round: number of completed rounds.
+            state: the server's state of the method, opaque to the engine.
+            jobs: made one by one as the engine iterates. A message may hold a model for one
+                client alone, so an engine must not keep all jobs in memory.
+        """
         ...
 
     def close(self) -> None:
-        """Let go of processes and connections."""
+        """Stop processes and close connections."""
         ...

@@ -1,9 +1,9 @@
-"""A checkpoint on disk: a folder that is there whole or not at all, and notices any damage.
+"""A checkpoint: a folder that is written atomically, with a checksum for each file.
 
 - state.safetensors     the server's state
-- memory-K.safetensors  what a client remembers, for each that remembers something
-- results.jsonl         the lines of results that were there by then
-- manifest.json         rounds, facts, whose memory each is, digests of all files and of itself
+- memory-K.safetensors  what a client remembers, for each client that remembers something
+- results.jsonl         the lines of results so far
+- manifest.json         rounds, facts, the file of each memory, checksums of all files and of itself
 """
 
 import errno
@@ -12,43 +12,43 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
-from fedwca.engines.records import filed_record, load_records, save_records
-from fedwca.errors import UserError
-from fedwca.files import (
+from fedwca._support.errors import UserError
+from fedwca._support.files import (
+    add_checksum,
     file_digest,
-    folder_at_once,
-    is_passing,
+    is_transient,
     read_json,
     read_lines,
-    seal,
-    unseal,
+    verify_checksum,
     write_atomically,
+    write_folder_atomically,
     write_json,
 )
+from fedwca.engines.codec import load_records, open_record, save_records
+from fedwca.experiments.run_schema import check_facts
 from fedwca.methods.base import Record
-from fedwca.run_content import check_facts
 
-__all__ = ["Checkpoint", "lines_before", "read_checkpoint", "write_checkpoint"]
+__all__ = ["Checkpoint", "read_checkpoint", "read_checkpoint_lines", "write_checkpoint"]
 
 _FORMAT = "fedwca-checkpoint-3"
 _MANIFEST = "manifest.json"
 _STATE = "state.safetensors"
 _RESULTS = "results.jsonl"
-_Name = Annotated[
+_FileName = Annotated[
     str, StringConstraints(pattern=r"\A((state|memory-\d+)\.safetensors|results\.jsonl)\z")
 ]
-_DENIED = {errno.EACCES, errno.EPERM}  # it is ours, so that this is no damage either
+_DENIED = {errno.EACCES, errno.EPERM}
 
 
 class Checkpoint(NamedTuple):
-    """All that is needed to go on.
+    """Everything that is needed to resume after a round.
 
     Attributes:
-        rounds: how many are done.
-        state: the server's.
-        memories: of the clients, by name; of those only who cannot keep theirs themselves. Their
-            models may lie in files, and are read when asked for.
-        facts: what the next line of results will say of the last round.
+        rounds: number of completed rounds.
+        state: the server's state.
+        memories: by client, for clients that do not store their memory themselves. Their models
+            may be in files and are read when used.
+        facts: what the next line of results says about the last round.
     """
 
     rounds: int
@@ -58,35 +58,30 @@ class Checkpoint(NamedTuple):
 
 
 class _Manifest(BaseModel):
-    """What `manifest.json` says; what has any other form is damaged."""
-
     model_config = ConfigDict(strict=True, extra="forbid")
 
     format: str
     run: str
     rounds: Annotated[int, Field(ge=0)]
     facts: Annotated[dict[str, Any], AfterValidator(check_facts)]
-    memories: dict[str, _Name]
-    digests: dict[_Name, str]
-
-    def fits(self, folder: str) -> bool:
-        """Whether it is of the folder, and every file that it names has its digest."""
-        named = {_STATE, _RESULTS, *self.memories.values()}
-        return folder == f"checkpoint-{self.rounds:05d}" and self.digests.keys() == named
+    memories: dict[str, _FileName]
+    digests: dict[_FileName, str]
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint, run: str, results: bytes) -> None:
-    """Write a checkpoint of the run that has this digest, one memory at a time.
+    """Write a checkpoint, one memory at a time.
 
-    The results so far are in it, so that no round is lost with a damaged line.
+    Args:
+        run: digest of the run that it belongs to.
+        results: the lines so far, so that a corrupt line costs no round.
     """
-    known = {name: m for name, m in checkpoint.memories.items() if m.models or m.values}
-    with folder_at_once(path) as folder:
-        save_records(folder / _STATE, {"": checkpoint.state})
+    memories = {name: m for name, m in checkpoint.memories.items() if m.models or m.values}
+    files = {name: f"memory-{number}.safetensors" for number, name in enumerate(memories)}
+    with write_folder_atomically(path) as folder:
+        save_records(folder / _STATE, {"": checkpoint.state}, checksum=False)
         write_atomically(folder / _RESULTS, results)
-        files = {name: f"memory-{number}.safetensors" for number, name in enumerate(known)}
         for name, file in files.items():
-            save_records(folder / file, {"": known[name]})
+            save_records(folder / file, {"": memories[name]}, checksum=False)
         manifest = {
             "format": _FORMAT,
             "run": run,
@@ -95,47 +90,49 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint, run: str, results: byte
             "memories": files,
             "digests": {n: file_digest(folder / n) for n in (_STATE, _RESULTS, *files.values())},
         }
-        write_json(folder / _MANIFEST, seal(manifest))
+        write_json(folder / _MANIFEST, add_checksum(manifest))
 
 
 def read_checkpoint(path: Path, run: str) -> Checkpoint:
-    """Read a checkpoint, all of whose files are checked first; ValueError says what is wrong."""
+    """Verify and read a checkpoint; ValueError if it is corrupt or belongs to another run."""
     try:
-        manifest = _manifest(path)
+        manifest = _read_manifest(path)
         if manifest.run != run:
-            raise ValueError("is of another run")
+            raise ValueError("it belongs to another run")
         for name, digest in manifest.digests.items():
             if file_digest(path / name) != digest:
-                raise ValueError(f"is damaged ({name})")
+                raise ValueError(f"checksum mismatch in {name}")
         (state,) = load_records(path / _STATE).values()
-        memories = {n: filed_record(path / file) for n, file in manifest.memories.items()}
+        memories = {n: open_record(path / file) for n, file in manifest.memories.items()}
     except OSError as error:
-        if is_passing(error) or error.errno in _DENIED:
+        if is_transient(error) or error.errno in _DENIED:
             raise UserError(
-                f"{path} cannot be read ({error.strerror}): mend that and run again, or remove it "
-                "to go on from the one before it"
+                f"{path} cannot be read ({error.strerror}). Make it readable and rerun, or remove "
+                "it to resume from the checkpoint before."
             ) from None
         raise ValueError(f"cannot be read ({error.strerror})") from None
     return Checkpoint(manifest.rounds, state, memories, manifest.facts)
 
 
-def lines_before(path: Path) -> list[dict[str, Any]]:
-    """The lines of results that a checkpoint has kept."""
+def read_checkpoint_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of results that a checkpoint holds."""
     return read_lines(path / _RESULTS, older=False)
 
 
-def _manifest(path: Path) -> _Manifest:
-    if path.is_file():
-        raise ValueError("is of an older version")
+def _read_manifest(path: Path) -> _Manifest:
+    corrupt = ValueError(f"{_MANIFEST} is corrupt")
     try:
         content = read_json(path / _MANIFEST)
-        whole = unseal(content) if isinstance(content, dict) else None
-        other = whole is not None and whole.get("format") != _FORMAT
-        manifest = None if other else _Manifest.model_validate(whole)
     except ValueError:
-        raise ValueError(f"is damaged ({_MANIFEST})") from None
-    if manifest is None:
-        raise ValueError("is of another version")
-    if not manifest.fits(path.name):
-        raise ValueError(f"is damaged ({_MANIFEST})")
+        raise corrupt from None
+    content = verify_checksum(content) if isinstance(content, dict) else None
+    if content is not None and content.get("format") != _FORMAT:
+        raise ValueError("it has the format of another version")
+    try:
+        manifest = _Manifest.model_validate(content)
+    except ValueError:
+        raise corrupt from None
+    files = {_STATE, _RESULTS, *manifest.memories.values()}
+    if path.name != f"checkpoint-{manifest.rounds:05d}" or manifest.digests.keys() != files:
+        raise corrupt
     return manifest

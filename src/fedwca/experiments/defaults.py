@@ -1,23 +1,23 @@
-"""Hyper-parameters by benchmark and source domain: the paper's, where the paper has them.
+"""Default settings by benchmark, source domain and method.
 
-FedWCA, appendix C (detailed experimental settings). What the paper does not give (batch size,
-source epochs and schedule) follows SHOT. A config file or --set overrides everything here.
+They follow the FedWCA paper, appendix C (detailed experimental settings). Batch size, source epochs
+and schedule, which it does not give, follow SHOT. A config file or --set overrides all of them.
 """
 
 from typing import Any
 
-__all__ = ["defaults"]
+__all__ = ["default_source", "defaults"]
 
-Table = dict[str, Any]
+Settings = dict[str, Any]
 
-_OBJECTS: Table = {
+_OBJECTS: Settings = {
     "data": {"clients_per_domain": 3, "image_size": 256},
     "source": {"lr": 1e-3, "epochs": 50},
     "training": {"epochs": 5, "lr": 1e-4, "ce_weight": 0.3},
 }
 
-BENCHMARK_DEFAULTS: dict[str, Table] = {
-    # Our own small benchmark: so few steps a round that SHOT's rate for digits, 0.01, is taken.
+BENCHMARK_DEFAULTS: dict[str, Settings] = {
+    # Not in the paper. A round has few steps, hence SHOT's learning rate for digits, 0.01.
     "mini-digits": {
         "data": {"source": "handwriting", "clients_per_domain": 3},
         "model": {"backbone": "lenet"},
@@ -41,13 +41,13 @@ BENCHMARK_DEFAULTS: dict[str, Table] = {
         "model": {"backbone": "resnet50"},
         "training": {**_OBJECTS["training"], "rounds": 50},
     },
-    # Not in the paper: settings of Office-Home, its larger relative.
+    # Not in the paper: the settings of Office-Home, which is similar and larger.
     "office-31": {
         **_OBJECTS,
         "model": {"backbone": "resnet50"},
         "training": {**_OBJECTS["training"], "rounds": 50},
     },
-    # Anybody's own images: settings of PACS, one client for each folder, fewer rounds.
+    # The user's own images: the settings of PACS with one client per folder and fewer rounds.
     "images": {
         **_OBJECTS,
         "data": {**_OBJECTS["data"], "clients_per_domain": 1},
@@ -56,7 +56,7 @@ BENCHMARK_DEFAULTS: dict[str, Table] = {
     },
 }
 
-# T_a, the one value that the paper tunes by benchmark and source.
+# T_a, the only setting that the paper tunes for each benchmark and source.
 _TEMPERATURE_A = {
     "digit-five": {"": 0.01, "synth": 0.001},
     "pacs": {"": 0.1},
@@ -64,12 +64,17 @@ _TEMPERATURE_A = {
 }
 
 
-# One model of IFCA for each target domain.
+# IFCA has one model for each target domain.
 _TARGETS = {"mini-digits": 4, "digit-five": 4, "pacs": 3, "office-home": 3, "office-31": 2}
 
 
-def defaults(benchmark: str, source: str, method: str) -> Table:
-    """The settings of a benchmark, for one source domain and method."""
+def default_source(benchmark: str) -> str:
+    """Return the source domain that a benchmark has by default, or ""."""
+    return str(BENCHMARK_DEFAULTS.get(benchmark, {}).get("data", {}).get("source", ""))
+
+
+def defaults(benchmark: str, source: str, method: str) -> Settings:
+    """Return the default settings, by section, for a benchmark, source domain and method."""
     table = {
         section: dict(values) for section, values in BENCHMARK_DEFAULTS.get(benchmark, {}).items()
     }
@@ -79,5 +84,5 @@ def defaults(benchmark: str, source: str, method: str) -> Table:
     if method == "ifca" and benchmark in _TARGETS:
         table["method"] = {"clusters": _TARGETS[benchmark]}
     if method == "fedpcl" and benchmark in ("pacs", "office-home"):
-        table["training"]["rounds"] = 20  # the paper's number for this method
+        table["training"]["rounds"] = 20  # as in the paper
     return table

@@ -1,4 +1,4 @@
-"""A few small pictures of every client, kept in the run folder for the report."""
+"""A few small images of each client, for the report."""
 
 import base64
 import io
@@ -18,7 +18,7 @@ _SIDE = 40  # pixels
 
 
 def example_images(clients: Sequence[ClientData]) -> dict[str, Any]:
-    """PNG files as text, some of each client's images, evenly from its own order."""
+    """Return PNG files in base64, evenly spaced from each client's images."""
     return {"size": _SIDE, "clients": {c.name: _pictures(c) for c in clients}}
 
 

@@ -1,26 +1,26 @@
-"""The card beside a model: what it is, what it expects, how well it does, how to use it."""
+"""The card beside a model file: what it is, what it expects, how accurate it is, how to use it."""
 
 import json
 import re
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fedwca.files import write_atomically
-from fedwca.models import Description
-from fedwca.models.described import stamped
-from fedwca.notes import written_out
+from fedwca._support.files import write_atomically
+from fedwca._support.text import escape_unprintable
+from fedwca.models import ModelDescription
 
-__all__ = ["card_text", "plain", "write_card"]
+__all__ = ["escape_name", "format_card", "write_card"]
 
-_LONGEST = 200
-_MEANING = str.maketrans(
+_LONGEST_NAME = 200
+_ESCAPES = str.maketrans(
     {
         **{mark: f"\\{mark}" for mark in "\\`*_{}[]()#+!|~:@$^="},
         **{"<": "&lt;", ">": "&gt;", "&": "&amp;", '"': "&quot;", "'": "&#39;"},
     }
 )
 
-_ONNX = """
+_ONNX_SCRIPT = """
 import json, sys
 import numpy as np, onnxruntime
 from PIL import Image
@@ -35,46 +35,47 @@ for file, best in zip(sys.argv[1:], logits.argmax(axis=1)):
 """
 
 
-def write_card(model: Path, description: Description) -> Path:
+def write_card(model: Path, description: ModelDescription) -> Path:
     """Write the card of a model file, as Markdown beside it."""
-    # By the whole name: another format of it may be another model, and NAME.md anything.
-    card = model.with_name(f"{model.name}.md")
-    write_atomically(card, card_text(description, model.name).encode("utf-8", "replace"))
+    card = model.with_name(f"{model.name}.md")  # with the suffix: each format has its own card
+    write_atomically(card, format_card(description, model.name).encode("utf-8", "replace"))
     return card
 
 
-def plain(name: object) -> str:
-    """A foreign name as text that means nothing to Markdown or HTML."""
-    text = written_out(str(name))
-    return (text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…").translate(_MEANING)
+def escape_name(name: object) -> str:
+    """Return a foreign name as text without Markdown, HTML or control codes."""
+    text = escape_unprintable(str(name))
+    if len(text) > _LONGEST_NAME:
+        text = f"{text[: _LONGEST_NAME - 1]}…"
+    return text.translate(_ESCAPES)
 
 
-def card_text(about: Description, file: str) -> str:
-    """The card of a model in the named file."""
-    about = stamped(about)
-    made = about.made
+def format_card(description: ModelDescription, file: str) -> str:
+    """Return the card of the model in the named file."""
+    made = description.made
+    class_rows = [(str(n), escape_name(name)) for n, name in enumerate(description.classes)]
     parts = [
-        f"# Model of {plain(made['client'])}" if "client" in made else "# Model",
-        f"An image classifier of {len(about.classes)} classes: trained on labeled images of a "
-        "source domain, then adapted to images of other kinds without any label (federated "
-        "source-free domain adaptation). Nobody has checked the labels that it gave itself.",
-        _table([("file", plain(file)), *_origin(about)]),
-        "## How well it does",
-        _scores(made),
-        "## What it expects",
-        _input(about),
+        f"# Model of {escape_name(made['client'])}" if "client" in made else "# Model",
+        f"An image classifier of {len(description.classes)} classes, trained on labeled images of "
+        "a source domain and adapted to unlabeled images of another one (federated source-free "
+        "domain adaptation). The labels that adaptation assigned were not reviewed.",
+        _format_table([("file", escape_name(file)), *_origin_rows(description)]),
+        "## Accuracy",
+        _format_scores(made),
+        "## Input",
+        _format_input(description),
         "## Classes",
-        "In the order of its outputs.",
-        _table([(str(number), plain(name)) for number, name in enumerate(about.classes)]),
-        "## How to use it",
-        *_usage(file),
+        "In the order of the outputs.",
+        _format_table(class_rows),
+        "## Usage",
+        *_format_usage(file),
         "## Settings",
-        _fenced(json.dumps(made.get("settings", {}), indent=1), "json"),
+        _format_code(json.dumps(made.get("settings", {}), indent=1), "json"),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _origin(about: Description) -> list[tuple[str, str]]:
+def _origin_rows(description: ModelDescription) -> list[tuple[str, str]]:
     labels = {
         "method": "method",
         "source": "source",
@@ -85,65 +86,67 @@ def _origin(about: Description) -> list[tuple[str, str]]:
         "cluster": "cluster",
         "rounds": "rounds",
         "seed": "seed",
-        "fedwca": "made by fedwca",
     }
-    rows = [(label, plain(about.made[key])) for key, label in labels.items() if key in about.made]
-    return [("network", f"{plain(about.backbone)}, {about.bottleneck} features"), *rows]
+    made = description.made
+    network = f"{escape_name(description.backbone)}, {description.bottleneck} features"
+    rows = [(label, escape_name(made[key])) for key, label in labels.items() if key in made]
+    return [("network", network), *rows, ("made by fedwca", escape_name(version("fedwca")))]
 
 
-def _scores(made: dict[str, Any]) -> str:
+def _format_scores(made: dict[str, Any]) -> str:
     rows = []
     correct, total = made.get("correct"), made.get("total")
     known = isinstance(correct, int) and isinstance(total, int) and total > 0
     if known:
-        counts = f"{correct} of {total} of the client's own test images"
-        rows.append(("accuracy", f"{100 * made['correct'] / made['total']:.1f} % ({counts})"))
+        accuracy = f"{100 * made['correct'] / made['total']:.1f} %"
+        rows.append(("accuracy", f"{accuracy} ({correct} of {total} of the client's test images)"))
     for key, label in (
         ("confidence", "mean confidence, without labels"),
         ("matched", "share of images on which two models agreed in the last round"),
         ("alpha", "α"),
         ("beta", "β"),
-        ("v", "weights v of the clusters"),
+        ("v", "cluster weights v"),
     ):
         values = made[key] if isinstance(made.get(key), list) else [made.get(key)]
         if values and all(isinstance(value, float | int) for value in values):
             rows.append((label, ", ".join(f"{value:.3f}" for value in values)))
-    unknown = "" if known else "Its accuracy is not known: nobody scored it on labeled images.\n\n"
-    return unknown + (_table(rows) if rows else "")
+    unknown = "" if known else "The accuracy is unknown: there were no labeled test images.\n\n"
+    return unknown + (_format_table(rows) if rows else "")
 
 
-def _input(about: Description) -> str:
-    seen = f", of which it sees the centre of {about.crop} × {about.crop}" if about.crop else ""
+def _format_input(description: ModelDescription) -> str:
+    size, crop = description.image_size, description.crop
+    cropped = f", cropped to the central {crop} × {crop}" if crop else ""
     return (
-        f"Upright RGB images, resized to {about.image_size} × {about.image_size} pixels whatever "
-        f"their proportions (bilinear){seen}; scaled to 0..1, less the mean "
-        f"({_numbers(about.mean)}), divided by the deviation ({_numbers(about.std)}). "
-        "`fedwca predict` does all of it; the ONNX file crops and normalises by itself and takes "
-        "`pixels`, uint8 N × size × size × 3."
+        f"Upright RGB images, resized to {size} × {size} pixels without keeping proportions "
+        f"(bilinear){cropped}, scaled to 0..1, normalized by mean "
+        f"({_format_numbers(description.mean)}) and standard deviation "
+        f"({_format_numbers(description.std)}). `fedwca predict` does all of this. An ONNX file "
+        "crops and normalizes in its graph; its input `pixels` is uint8, N × size × size × 3."
     )
 
 
-def _usage(file: str) -> list[str]:
-    parts = [_fenced(f"fedwca predict {file} IMAGES", "sh")]
+def _format_usage(file: str) -> list[str]:
+    parts = [_format_code(f"fedwca predict {file} IMAGES", "sh")]
     if file.endswith(".onnx"):
         parts.append(
-            "Without fedwca, by onnxruntime, numpy and Pillow alone (for upright RGB images; "
-            "`fedwca predict` also turns photos upright and reads 16-bit and transparent ones):"
+            "Without fedwca, with onnxruntime, numpy and Pillow (for upright RGB images; "
+            "`fedwca predict` also rotates photos and reads 16-bit and transparent images):"
         )
-        parts.append(_fenced(_ONNX.format(file=json.dumps(file)).strip(), "python"))
+        parts.append(_format_code(_ONNX_SCRIPT.format(file=json.dumps(file)).strip(), "python"))
     return parts
 
 
-def _numbers(values: tuple[float, ...]) -> str:
+def _format_numbers(values: tuple[float, ...]) -> str:
     return ", ".join(f"{value:g}" for value in values)
 
 
-def _table(rows: list[tuple[str, str]]) -> str:
+def _format_table(rows: list[tuple[str, str]]) -> str:
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
 
 
-def _fenced(text: str, language: str) -> str:
-    """A block of code whose fence is longer than any in the code."""
+def _format_code(text: str, language: str) -> str:
+    """Return a code block whose fence is longer than any in the code."""
     longest = max(map(len, re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text}\n{fence}"

@@ -1,125 +1,128 @@
-"""A site that was never in a run: its model, from a finished run and its own unlabeled images."""
+"""Adapt a model for a new site, from a finished run and the site's unlabeled images."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedwca._support.errors import UserError
 from fedwca.core.params import State, clone, mix
-from fedwca.data.site_images import SitePaths, site_images
+from fedwca.data.site_images import SitePaths, load_site_images
 from fedwca.engines.base import Evaluation
-from fedwca.engines.site import Site
-from fedwca.errors import UserError
-from fedwca.experiments.config import Experiment
-from fedwca.experiments.describe import described_transform
-from fedwca.experiments.export import run_description
+from fedwca.engines.client_runtime import ClientRuntime
+from fedwca.experiments.experiment import Experiment
+from fedwca.experiments.export import describe_models
 from fedwca.experiments.final_models import (
-    client_names,
-    newest_state,
-    source_of,
-    stored_experiment,
+    list_clients,
+    load_experiment,
+    load_last_checkpoint,
+    load_source_model,
 )
 from fedwca.experiments.store import RunFolder
-from fedwca.methods.base import Adapted, Client, Method, Record, round_of
-from fedwca.methods.cluster_state import cluster_of, numbered
-from fedwca.models import Description, DomainModel
-from fedwca.notes import Note, silent
+from fedwca.methods.base import Adaptation, Client, Method, Record, round_of
+from fedwca.methods.capabilities import LOCAL, AssignsNewcomers
+from fedwca.methods.clustered import cluster_of, models_of
+from fedwca.models import DomainModel, ModelDescription
 
 __all__ = ["Newcomer", "adapt_newcomer"]
 
 
 class Newcomer(NamedTuple):
-    """What a new site gets.
+    """The result of adapting a model for a new site.
 
     Attributes:
         model: the model to use.
-        description: what it is, with the site's cluster, α, β, v, confidence and matched share.
-        scores: how models do at the site, by name, from the source model to the delivered one.
+        description: its network, and the site's cluster, α, β, v, confidence and matched share.
+        scores: evaluations on the site's images, from the source model to the delivered one.
     """
 
     model: DomainModel
-    description: Description
+    description: ModelDescription
     scores: dict[str, Evaluation]
 
 
-def adapt_newcomer(run: Path, name: str, paths: SitePaths, note: Note = silent) -> Newcomer:
-    """Let a site join a finished run for itself alone: no other client takes part.
+def adapt_newcomer(run: Path, name: str, paths: SitePaths) -> Newcomer:
+    """Adapt a model for a site that was not in the run; no other client takes part.
 
-    As every newcomer it adapts the source model first, by which the server knows its cluster; then
-    it gets the server's message for it, as it would in the next round, and adapts that. The
-    server's models stay as they are.
+    The site first adapts the source model, as every client does, and the server assigns it to a
+    cluster by that. Then it adapts what the server would send it in the next round. The server's
+    models do not change.
     """
-    experiment, state = _finished(run)
+    experiment, state = _load_finished(run)
     method, client = experiment.method, Client(name)
-    if name in client_names(run) or cluster_of(state, client) is not None:
-        raise UserError(f"{run.name} has a client {name!r} already: give the site another --name")
-    _check_local(method, method.send(state, client), experiment.method_name)
-    model, network = source_of(run), run_description(run, experiment)
-    source = clone(model.feature_state())
-    images = site_images(
-        *(name, paths, network.classes, network.image_size, described_transform(network), note)
-    )
-    site = Site(model, method, {name: images}, experiment.run.seed)
-    placed, adapted = _adapted(site, method, state, client)
-    health = _health(method, placed, client, adapted)
-    candidates = _candidates(method, source, placed, client, health)
-    scores = {who: site.evaluate(name, weights, Record()) for who, weights in candidates.items()}
-    # The last one is what the model holds when it is written.
-    scores["delivered"] = site.evaluate(name, adapted.reply.models["local"], adapted.memory)
-    return Newcomer(model, network.made_as(**health, **_told(scores["delivered"])), scores)
-
-
-def _finished(run: Path) -> tuple[Experiment, Record]:
-    """The settings of a run, and what its server knew at the end."""
-    experiment = stored_experiment(run)
-    if not RunFolder(run).done:
-        raise UserError(f"{run} is not finished: go on with it by `fedwca resume`, then come back")
-    return experiment, newest_state(run, experiment, source_of(run)).state
-
-
-def _check_local(method: Method, message: Record, called: str) -> None:
-    if "local" not in method.replies(message):
+    if name in list_clients(run) or cluster_of(state, client) is not None:
+        raise UserError(f"{run.name} already has a client {name!r}: choose another --name")
+    if LOCAL not in method.replies(method.send(state, client)):
         raise UserError(
-            f"clients of {called} send no model of their own, so a new site cannot be given one: "
-            "take a run of another method, such as fedwca"
+            f"clients of {experiment.method_name} have no model of their own, so a new site gets "
+            "none: choose a run of another method, such as fedwca"
         )
+    model, description = load_source_model(run), describe_models(run)
+    source = clone(model.feature_state())
+    images = load_site_images(
+        name, paths, description.classes, description.image_size, description.transform
+    )
+    site = ClientRuntime(model, method, {name: images}, experiment.run.seed)
+    state, adapted = _adapt(site, method, state, client)
+    facts = _describe_adaptation(method, state, client, adapted)
+    models = {"source": source, **_server_models(method, state, client, facts.get("v"))}
+    scores = {label: site.evaluate(name, weights, Record()) for label, weights in models.items()}
+    # Last, because evaluating loads the weights into the model that is returned.
+    scores["delivered"] = site.evaluate(name, adapted.reply.models[LOCAL], adapted.memory)
+    facts |= _describe_score(scores["delivered"])
+    return Newcomer(model, description.with_details(**facts), scores)
 
 
-def _adapted(site: Site, method: Method, state: Record, client: Client) -> tuple[Record, Adapted]:
-    """The server's state that knows the site, and what the site made of its last message."""
-    done = round_of(state)
-    first = site.adapt(client.name, done, method.send(state, client), Record())
-    placed = method.placed(state, client, first.reply)
-    if placed is state:
+def _load_finished(run: Path) -> tuple[Experiment, Record]:
+    """Return the settings of a finished run, and the last state of its server."""
+    experiment = load_experiment(run)
+    if not RunFolder(run).done:
+        raise UserError(f"{run} is not finished: finish it with `fedwca resume` first")
+    return experiment, load_last_checkpoint(run, experiment, load_source_model(run)).state
+
+
+def _adapt(
+    site: ClientRuntime, method: Method, state: Record, client: Client
+) -> tuple[Record, Adaptation]:
+    """Return the server's state with the site in it, and the site's last adaptation."""
+    rounds = round_of(state)
+    first = site.adapt(client.name, rounds, method.send(state, client), Record())
+    if not isinstance(method, AssignsNewcomers):
         return state, first
-    message = method.send(placed, client)
-    return placed, site.adapt(client.name, done + 1, message, first.memory)
+    assigned = method.assign_newcomer(state, client, first.reply)
+    if assigned is state:
+        return state, first
+    message = method.send(assigned, client)
+    return assigned, site.adapt(client.name, rounds + 1, message, first.memory)
 
 
-def _health(method: Method, placed: Record, client: Client, adapted: Adapted) -> dict[str, Any]:
-    """What the site may know of itself without any label."""
-    # What the log would say of it after such a round; the state itself is given up.
-    after = method.describe(method.aggregate(placed, {client: adapted.reply}))
-    known = {
-        "cluster": cluster_of(placed, client),
+def _describe_adaptation(
+    method: Method, state: Record, client: Client, adapted: Adaptation
+) -> dict[str, Any]:
+    """Return what is known about the site without labels."""
+    # As the log of such a round would say; the state after it is not used.
+    server_facts = method.describe(method.aggregate(state, {client: adapted.reply}))
+    facts = {
+        "client": client.name,
+        "cluster": cluster_of(state, client),
         "alpha": adapted.health.get("alpha"),
         "beta": adapted.health.get("beta"),
-        "v": after.get(f"v/{client.name}"),
+        "v": server_facts.get(f"v/{client.name}"),
         "matched": adapted.health.get("matched"),
-        "rounds": round_of(placed),
+        "rounds": round_of(state),
     }
-    return {"client": client.name, **{n: value for n, value in known.items() if value is not None}}
+    return {name: value for name, value in facts.items() if value is not None}
 
 
-def _candidates(
-    method: Method, source: State, placed: Record, client: Client, health: dict[str, Any]
+def _server_models(
+    method: Method, state: Record, client: Client, v: list[float] | None
 ) -> dict[str, State]:
-    """The models on the way to the delivered one."""
-    grouped = cluster_of(placed, client) is not None
-    found = {"source": source, "cluster" if grouped else "server": method.offered(placed, client)}
-    if "v" in health:
-        found["f_init"] = mix(numbered(placed, "cluster"), health["v"])
-    return found
+    """Return the models that the server has for the site, by name."""
+    name = "server" if cluster_of(state, client) is None else "cluster"
+    models = {name: method.offered(state, client)}
+    if v is not None:
+        models["f_init"] = mix(models_of(state, "cluster"), v)
+    return models
 
 
-def _told(score: Evaluation) -> dict[str, Any]:
+def _describe_score(score: Evaluation) -> dict[str, Any]:
     counts = {"correct": score.correct, "total": score.total} if score.total else {}
     return {**counts, "confidence": score.confidence}

@@ -1,4 +1,4 @@
-"""Models in use: image files in, classes and confidence out, by a file of a model alone."""
+"""Classify image files with a model file alone."""
 
 import glob
 import os
@@ -11,32 +11,31 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedwca.data.folders import is_image, nested
-from fedwca.data.image_files import ImageFiles
+from fedwca._support.errors import UserError
+from fedwca._support.files import expand_path
+from fedwca.data.formats.folders import is_image_name, walk_folders
+from fedwca.data.formats.image_files import ImageFiles
 from fedwca.data.images import UnlabeledImages
-from fedwca.data.raw import Broken
-from fedwca.errors import UserError
-from fedwca.experiments.describe import described_transform
+from fedwca.data.types import BrokenImage
 from fedwca.methods.inference import evaluate
-from fedwca.models import DomainModel, load_described
-from fedwca.models.onnx_file import OnnxModel, load_onnx
-from fedwca.paths import plain_path
+from fedwca.models import DomainModel, load_model
+from fedwca.models.onnx import OnnxModel, load_onnx
 
-__all__ = ["Prediction", "Predictor", "Unreadable", "find_images"]
+__all__ = ["Prediction", "Predictor", "UnreadableImage", "find_images"]
 
 Pixels = NDArray[np.uint8]
 
 
 class Prediction(NamedTuple):
-    """What a model says of an image."""
+    """The class of an image, and the probabilities of all classes by name."""
 
     path: Path
-    name: str
+    class_name: str
     confidence: float
     probabilities: dict[str, float]
 
 
-class Unreadable(NamedTuple):
+class UnreadableImage(NamedTuple):
     """An image file that cannot be read, and why."""
 
     path: Path
@@ -44,91 +43,92 @@ class Unreadable(NamedTuple):
 
 
 class Predictor:
-    """A model file, opened."""
+    """The model of a .safetensors or .onnx file, ready for prediction."""
 
     def __init__(self, path: Path) -> None:
         self._model: DomainModel | OnnxModel
         if path.suffix == ".onnx":
             self._model, self.description = load_onnx(path)
         else:
-            self._model, self.description = load_described(path)
+            self._model, self.description = load_model(path)
 
     def logits(self, pixels: Pixels) -> torch.Tensor:
-        """[N, M] of images as they are stored, uint8 [N, S, S, 3]."""
+        """Return the logits [N, M] of stored images, uint8 [N, S, S, 3]."""
         if isinstance(self._model, OnnxModel):
             return torch.from_numpy(self._model.logits(pixels))
-        transform = described_transform(self.description)
-        images = UnlabeledImages(pixels, np.arange(len(pixels)), transform)
+        images = UnlabeledImages(pixels, np.arange(len(pixels)), self.description.transform)
         return evaluate(self._model, images, max(1, len(pixels))).logits
 
     def predict(
         self, files: Sequence[Path], batch_size: int = 256
-    ) -> Iterator[Prediction | Unreadable]:
-        """What the model says of each file, in their order; read as the images of a run are."""
+    ) -> Iterator[Prediction | UnreadableImage]:
+        """Classify image files, decoded as a run decodes them.
+
+        Predictions keep the order of the files; unreadable ones may come earlier.
+        """
         source = ImageFiles(tuple(files), np.zeros(len(files), np.int64))
-        pictures = source.decode(np.arange(len(files)), self.description.image_size)
+        images = source.decode(np.arange(len(files)), self.description.image_size)
         batch: list[Path] = []
         pixels: list[Pixels] = []
-        for file, picture in zip(files, pictures, strict=True):
-            if isinstance(picture, Broken):
-                yield Unreadable(file, picture.reason)
+        for file, image in zip(files, images, strict=True):
+            if isinstance(image, BrokenImage):
+                yield UnreadableImage(file, image.reason)
                 continue
             batch.append(file)
-            pixels.append(picture.pixels)
+            pixels.append(image.pixels)
             if len(batch) == batch_size:
-                yield from self._said(batch, pixels)
+                yield from self._predict_batch(batch, pixels)
                 batch, pixels = [], []
-        yield from self._said(batch, pixels)
+        if batch:
+            yield from self._predict_batch(batch, pixels)
 
-    def _said(self, files: list[Path], pixels: list[Pixels]) -> Iterator[Prediction]:
-        if not files:
-            return
-        probabilities = self.logits(np.stack(pixels)).softmax(dim=1)
-        classes = self.description.classes
-        for file, row in zip(files, probabilities, strict=True):
+    def _predict_batch(self, files: list[Path], pixels: list[Pixels]) -> Iterator[Prediction]:
+        class_names = self.description.classes
+        rows = self.logits(np.stack(pixels)).softmax(dim=1)
+        for file, row in zip(files, rows, strict=True):
             best = int(row.argmax())
-            shares = dict(zip(classes, row.tolist(), strict=True))
-            yield Prediction(file, classes[best], float(row[best]), shares)
+            probabilities = dict(zip(class_names, row.tolist(), strict=True))
+            yield Prediction(file, class_names[best], float(row[best]), probabilities)
 
 
 def find_images(arguments: Iterable[str]) -> list[Path]:
-    """The files that are meant by names of files, of folders, and by patterns; each once."""
-    found: dict[Path, None] = {}
+    """Return the images in files, folders and glob patterns, each once."""
+    images: dict[Path, None] = {}
     for argument in arguments:
-        files = list(_meant(argument))
-        if not files:
-            raise UserError(f"there is no image {argument}: give files, folders of images or globs")
-        found.update(dict.fromkeys(files))
-    return list(found)
+        matches = list(_match_images(argument))
+        if not matches:
+            raise UserError(f"there is no image {argument}; give files, folders or glob patterns")
+        images.update(dict.fromkeys(matches))
+    return list(images)
 
 
-def _meant(argument: str) -> Iterator[Path]:
-    path = plain_path(argument)
-    # A file may well be called "[1].png": a name that exists is no pattern.
-    matches = [path] if os.path.lexists(path) else sorted(map(Path, _globbed(str(path))))
+def _match_images(argument: str) -> Iterator[Path]:
+    path = expand_path(argument)
+    # A name that exists is not a pattern: a file may be called "[1].png".
+    matches = [path] if os.path.lexists(path) else sorted(map(Path, _expand_pattern(str(path))))
     for match in matches:
         if match.is_dir():
-            yield from _below(match)
-        elif match == path or is_image(match.name):
+            yield from _walk_images(match)
+        elif match == path or is_image_name(match.name):
             yield match
 
 
-def _globbed(pattern: str) -> list[str]:
-    """As `glob` does it, but `**` enters no folder twice: links in circles would have no end."""
+def _expand_pattern(pattern: str) -> list[str]:
+    """Expand a pattern like `glob.glob`, but enter no folder twice below `**`, as links may."""
     parts = Path(pattern).parts
     if "**" not in parts:
         return glob.glob(pattern)
-    place = parts.index("**")
-    tops = glob.glob(os.path.join(*parts[:place])) if place else ["."]
-    folders = [str(folder) for top in tops for folder, _ in nested(Path(top))]
-    rest = list(dropwhile(lambda part: part == "**", parts[place:]))
+    first = parts.index("**")
+    roots = glob.glob(os.path.join(*parts[:first])) if first else ["."]
+    folders = [str(folder) for root in roots for folder, _ in walk_folders(Path(root))]
+    rest = list(dropwhile(lambda part: part == "**", parts[first:]))
     if not rest:
         return folders
-    below = (os.path.join(glob.escape(folder), *rest) for folder in folders)
-    return [found for inner in below for found in _globbed(inner)]
+    patterns = (os.path.join(glob.escape(folder), *rest) for folder in folders)
+    return [match for inner in patterns for match in _expand_pattern(inner)]
 
 
-def _below(folder: Path) -> Iterator[Path]:
+def _walk_images(folder: Path) -> Iterator[Path]:
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(n for n in folders if not n.startswith(".") and n != "__MACOSX")
-        yield from (Path(place, name) for name in sorted(names) if is_image(name))
+        yield from (Path(place, name) for name in sorted(names) if is_image_name(name))

@@ -1,34 +1,29 @@
-"""What a run tells while it goes on."""
+"""The progress of a run, as the command line shows it."""
 
 from typing import Any, Protocol
 
-__all__ = ["Progress", "Silent"]
+__all__ = ["NoProgress", "Progress"]
 
 
 class Progress(Protocol):
-    """Listens to a run."""
-
-    def note(self, text: str) -> None:
-        """Something worth a line."""
-        ...
+    """Is called as a run proceeds."""
 
     def start(self, title: str, rounds: int, done: int) -> None:
-        """The rounds begin, `done` of them already there."""
+        """Rounds begin; `done` of them were finished before."""
         ...
 
     def round(self, line: dict[str, Any]) -> None:
-        """A round has ended; `line` is what the results say of it."""
+        """A round is finished; `line` is its line of results.jsonl."""
         ...
 
     def finish(self) -> None:
-        """The rounds are over, one way or another."""
+        """Rounds end, finished or interrupted."""
         ...
 
 
-class Silent:
-    """Tells nothing."""
+class NoProgress:
+    """Shows nothing."""
 
-    def note(self, text: str) -> None: ...
     def start(self, title: str, rounds: int, done: int) -> None: ...
     def round(self, line: dict[str, Any]) -> None: ...
     def finish(self) -> None: ...

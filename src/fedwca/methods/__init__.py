@@ -1,6 +1,11 @@
-"""The methods by name. A new one is a file and a line in `METHODS`."""
+"""The registry of methods: a new one is a file, and a line in `METHODS`."""
 
-from fedwca.methods.base import Adapted, Client, Method, Record
+from collections.abc import Mapping
+from typing import Any, cast
+
+from fedwca._support.errors import UserError, did_you_mean
+from fedwca._support.settings import abbreviate, validate_settings
+from fedwca.methods.base import Adaptation, Client, Method, Record
 from fedwca.methods.fedamp import FedAMP
 from fedwca.methods.fedavg import FedAvg
 from fedwca.methods.fedpcl import FedPCL
@@ -15,7 +20,16 @@ from fedwca.methods.local import Local
 from fedwca.methods.source_only import SourceOnly
 from fedwca.methods.training import Training
 
-__all__ = ["METHODS", "Adapted", "Client", "Method", "Record", "Training"]
+__all__ = [
+    "METHODS",
+    "Adaptation",
+    "Client",
+    "Method",
+    "Record",
+    "Training",
+    "build_method",
+    "check_method_name",
+]
 
 METHODS: dict[str, type[Method]] = {
     "source_only": SourceOnly,
@@ -31,3 +45,20 @@ METHODS: dict[str, type[Method]] = {
     "fedwca": FedWCA,
     "fedwca_plus": FedWCAPlus,
 }
+
+
+def check_method_name(name: object) -> str:
+    """Return the name of a registered method; raise UserError for any other."""
+    if not isinstance(name, str) or name not in METHODS:
+        raise UserError(f"there is no method {abbreviate(name)}: {did_you_mean(name, METHODS)}")
+    return name
+
+
+def build_method(settings: Mapping[str, Any], training: Mapping[str, Any]) -> Method:
+    """Build the method of [method] and [training]; raise UserError for an invalid setting."""
+    own = dict(settings)
+    name = check_method_name(own.pop("name", "fedwca"))
+    if "training" in own:
+        raise UserError("method.training is a section of its own: write it as [training]")
+    own["training"] = validate_settings(Training, "training", training)
+    return cast(Method, validate_settings(METHODS[name], "method", own))

@@ -1,116 +1,285 @@
-"""The server's half of methods with fixed clusters: one model for each, made once for good."""
+"""Methods with one model for each cluster of clients; clusters are found once, after round 0.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+The server's state holds the models "source", "cluster/0", "cluster/1", … and, for each client that
+has a cluster, the value "cluster_of/CLIENT".
+"""
+
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from fedwca.core.params import State
-from fedwca.methods.base import MODEL, SAMPLES, Client, Declared, Health, Method, Pooled, Record
-from fedwca.methods.cluster_state import (
-    assignments,
-    cluster_models,
-    cluster_of,
-    model_of,
-    named,
-    numbered,
-    summed_assignments,
-)
-from fedwca.methods.clustering import STYLE, Clustering, Layer, layer_names
-from fedwca.methods.fedavg import Aggregation, weight_of
+from fedwca._support.errors import UserError
+from fedwca.core.finch import first_neighbor_clusters, nearest_row
+from fedwca.core.params import State, conv_layers, flatten
+from fedwca.core.style import amplitude_style, style_clusters
+from fedwca.data.images import UnlabeledImages
+from fedwca.methods.aggregation import Aggregation, Weighting, merge_models, weight_of
+from fedwca.methods.base import MODEL, SAMPLES, Client, Health, Method, Numbers, Record, Schema
+from fedwca.methods.capabilities import LOCAL, GroupMember, group_of
 
-__all__ = ["Clustered"]
+__all__ = [
+    "Clustered",
+    "Clustering",
+    "client_style",
+    "cluster_clients",
+    "cluster_model",
+    "cluster_of",
+    "index_models",
+    "models_of",
+    "nearest_cluster",
+]
+
+Clustering = Literal["finch", "style", "domain"]
+Layer = int | Literal["all"]
+
+# No amplitude is above the sum of all pixels.
+_STYLE = Numbers(torch.float64, ("S",), least=0, most=2**32)
+_STYLE_IMAGES = 100  # the paper's number of images for LADD's style
 
 
 @dataclass(frozen=True)
 class Clustered(Method):
-    """Clients are clustered after the first round; a cluster's model is the mean of its clients'.
+    """Clients are clustered after round 0; a cluster's model is merged from its clients' models.
 
     Attributes:
         clustering: "finch", LADD's "style", or the true "domain" (simulations only). A client
-            that comes later joins the cluster nearest by weights, whichever was chosen.
-        clustering_layer: the convolution that finch looks at, from 1, or "all" weights.
-        clustering_input: raw "weights" as the paper, or the "update" against the source model.
-        cluster_mean: "plain" mean within a cluster, or weighed by "samples".
-        aggregation: "mean", or what a lying client cannot move far: the "median" of every number,
-            a "trimmed_mean" without the fifth at either end, a mean of updates that are "clipped".
-            Only the last weighs by `cluster_mean`; in the others every client counts alike.
+            that comes later joins the cluster nearest by weights, whatever the clustering.
+        clustering_layer: the convolution that finch compares, from 1, or "all" weights.
+        clustering_input: raw "weights" as the paper, or the "update" of the source model.
+        cluster_mean: "plain" mean within a cluster, or weighted by "samples".
+        aggregation: "mean", or one that a dishonest client cannot move far: the "median" of every
+            number, a "trimmed_mean" without the fifth at either end, or the mean of "clipped"
+            updates. `cluster_mean` applies to "mean" and "clipped"; the others weight all clients
+            equally.
     """
 
     clustering: Clustering = "finch"
     clustering_layer: Layer = 1
     clustering_input: Literal["weights", "update"] = "weights"
-    cluster_mean: Literal["plain", "samples"] = "plain"
+    cluster_mean: Weighting = "plain"
     aggregation: Aggregation = "mean"
 
-    def init(self, source: State) -> Record:
-        return Record(models={"source": source}, values={"round": torch.tensor(0)})
+    # --- server ---------------------------------------------------------------------------------
 
     def send(self, state: Record, client: Client) -> Record:
         values = {"round": state.values["round"]}
         own = cluster_of(state, client)
-        if own is None:  # the first round, or a newcomer's first
+        if own is None:  # round 0, or a newcomer's first round
             return Record({"source": state.models["source"]}, values)
         return Record({"cluster": state.models[f"cluster/{own}"]}, values)
-
-    def replies(self, message: Record) -> Declared:
-        due: Declared = {"local": MODEL, "samples": SAMPLES}
-        return {**due, "style": STYLE} if self.tells_style(message) else due
-
-    def tells_style(self, message: Record) -> bool:
-        """Whether the server clusters by styles, and this is the client's first round."""
-        return self.clustering == "style" and "source" in message.models
-
-    def discloses(self) -> dict[str, str]:
-        told = {"style": 'method.clustering = "finch"'} if self.clustering == "style" else {}
-        if self.cluster_mean == "samples":
-            told["samples"] = 'method.cluster_mean = "plain"'
-        return told
 
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         values = {**state.values, "round": state.values["round"] + 1}
         if not replies:
             return Record(state.models, values)
-        values.update(self._assigned(state, replies))
-        clusters = cluster_models(state, values, replies, self.cluster_mean, self.aggregation)
-        return Record({**state.models, **named("cluster", clusters)}, values)
-
-    def placed(self, state: Record, client: Client, reply: Record) -> Record:
-        """The newcomer joins the nearest cluster; a state without clusters stays as it is."""
-        if not numbered(state, "cluster"):
-            return state
-        return Record(state.models, {**state.values, **self._assigned(state, {client: reply})})
-
-    def in_clear(self, message: Record, weights: State) -> list[str] | None:
-        if self.clustering_layer == "all" or self.aggregation != "mean":
-            return None
-        # Only who has no cluster yet is sent the source model.
-        return layer_names(weights, self.clustering_layer) if "source" in message.models else []
-
-    def pooled(self, state: Record, replies: Mapping[Client, Record]) -> dict[Client, Pooled]:
-        values = {**state.values, **self._assigned(state, replies)}
-        return {
-            client: Pooled(
-                int(values[f"cluster_of/{client.name}"]), weight_of(reply, self.cluster_mean)
-            )
-            for client, reply in replies.items()
-        }
-
-    def _assigned(self, state: Record, replies: Mapping[Client, Record]) -> dict[str, Tensor]:
-        if any("group" in reply.values for reply in replies.values()):
-            return summed_assignments(state, replies)
-        origin = state.models["source"] if self.clustering_input == "update" else None
-        return assignments(state, replies, self.clustering, self.clustering_layer, origin)
+        values.update(self._assign_clusters(state, replies))
+        clusters = index_models("cluster", self._merge_clusters(state, values, replies))
+        return Record({**state.models, **clusters}, values)
 
     def offered(self, state: Record, client: Client) -> State:
-        return model_of(state, client)
+        return cluster_model(state, client)
 
     def describe(self, state: Record) -> Health:
-        """Each client's cluster, and the weights v_k that its last f_init had, where it has any."""
+        """Return each client's cluster, and the weights v_k of its last f_init if it has any."""
         return {
             name: value.tolist()
             for name, value in state.values.items()
             if name.startswith(("cluster_of/", "v/"))
         }
+
+    def _assign_clusters(
+        self, state: Record, replies: Mapping[Client, Record]
+    ) -> dict[str, Tensor]:
+        """Return "cluster_of/CLIENT" of all clients in round 0, afterwards of newcomers only."""
+        clusters = models_of(state, "cluster")
+        origin = state.models["source"] if self.clustering_input == "update" else None
+        if any(group_of(reply) is not None for reply in replies.values()):
+            found = _clusters_of_groups(state, replies)
+        elif not clusters:
+            found = cluster_clients(self.clustering, replies, self.clustering_layer, origin)
+        else:
+            found = {
+                client.name: nearest_cluster(
+                    reply.models[LOCAL], clusters, self.clustering_layer, origin
+                )
+                for client, reply in replies.items()
+                if cluster_of(state, client) is None
+            }
+        return {f"cluster_of/{name}": torch.tensor(c) for name, c in found.items()}
+
+    def _merge_clusters(
+        self, state: Record, values: Mapping[str, Tensor], replies: Mapping[Client, Record]
+    ) -> list[State]:
+        """Return every f_c, merged from its clients' replies; unchanged if there is none."""
+        count = 1 + max(int(v) for name, v in values.items() if name.startswith("cluster_of/"))
+        members: list[list[Record]] = [[] for _ in range(count)]
+        for client, reply in replies.items():
+            members[int(values[f"cluster_of/{client.name}"])].append(reply)
+        source = state.models["source"]
+        return [
+            merge_models(
+                records,
+                self.cluster_mean,
+                self.aggregation,
+                before=state.models.get(f"cluster/{c}", source),
+            )
+            for c, records in enumerate(members)
+        ]
+
+    # --- both -----------------------------------------------------------------------------------
+
+    def replies(self, message: Record) -> Schema:
+        schema: Schema = {"local": MODEL, "samples": SAMPLES}
+        return {**schema, "style": _STYLE} if self.sends_style(message) else schema
+
+    def sends_style(self, message: Record) -> bool:
+        """Return whether clients are clustered by style, and this is the client's first round."""
+        return self.clustering == "style" and "source" in message.models
+
+    # --- capabilities ---------------------------------------------------------------------------
+
+    def assign_newcomer(self, state: Record, client: Client, reply: Record) -> Record:
+        """Add the newcomer to the nearest cluster; a state without clusters stays as it is."""
+        if not models_of(state, "cluster"):
+            return state
+        assigned = self._assign_clusters(state, {client: reply})
+        return Record(state.models, {**state.values, **assigned})
+
+    def disclosures(self) -> dict[str, str | None]:
+        disclosed: dict[str, str | None] = {}
+        if self.clustering == "style":
+            disclosed["style"] = 'method.clustering = "finch"'
+        if self.cluster_mean == "samples":
+            disclosed["samples"] = 'method.cluster_mean = "plain"'
+        return disclosed
+
+    def settings_for_sums(self) -> list[str]:
+        settings = []
+        if self.aggregation != "mean":
+            settings.append('method.aggregation = "mean"')
+        if self.clustering_layer == "all":
+            settings.append("method.clustering_layer = 1")
+        return settings
+
+    def visible_weights(self, message: Record, weights: State) -> list[str]:
+        """Show the layer that finch compares, of clients that have no cluster yet."""
+        if "source" not in message.models:
+            return []
+        return _compared_weights(weights, self.clustering_layer)
+
+    def assign_groups(
+        self, state: Record, replies: Mapping[Client, Record]
+    ) -> dict[Client, GroupMember]:
+        values = {**state.values, **self._assign_clusters(state, replies)}
+        return {
+            client: GroupMember(
+                int(values[f"cluster_of/{client.name}"]), weight_of(reply, self.cluster_mean)
+            )
+            for client, reply in replies.items()
+        }
+
+
+# --- the server's state -------------------------------------------------------------------------
+
+
+def cluster_of(state: Record, client: Client) -> int | None:
+    """Return the client's cluster, or None if it has none yet."""
+    value = state.values.get(f"cluster_of/{client.name}")
+    return None if value is None else int(value)
+
+
+def cluster_model(state: Record, client: Client) -> State:
+    """Return the model of the client's cluster; the source model while it has none."""
+    own = cluster_of(state, client)
+    return state.models["source" if own is None else f"cluster/{own}"]
+
+
+def models_of(record: Record, kind: str) -> list[State]:
+    """Return the models "KIND/0", "KIND/1", … of a record."""
+    count = sum(name.startswith(f"{kind}/") for name in record.models)
+    return [record.models[f"{kind}/{c}"] for c in range(count)]
+
+
+def index_models(kind: str, models: Sequence[State]) -> dict[str, State]:
+    """Name models "KIND/0", "KIND/1", …"""
+    return {f"{kind}/{c}": model for c, model in enumerate(models)}
+
+
+# --- how clients are clustered ------------------------------------------------------------------
+
+
+def cluster_clients(
+    clustering: Clustering,
+    replies: Mapping[Client, Record],
+    layer: Layer,
+    origin: State | None,
+) -> dict[str, int]:
+    """Return the cluster of each client that replied.
+
+    Args:
+        replies: local models under "local", styles under "style".
+        origin: weights to subtract before finch compares models; None for raw weights.
+    """
+    clients = list(replies)
+    if clustering == "domain":
+        order = list(dict.fromkeys(client.domain for client in clients))
+        return {client.name: order.index(client.domain) for client in clients}
+    if clustering == "style":
+        labels = style_clusters(torch.stack([r.values["style"] for r in replies.values()]))
+    else:
+        vectors = [_vector(r.models["local"], layer, origin) for r in replies.values()]
+        labels = first_neighbor_clusters(torch.stack(vectors))
+    return {client.name: int(label) for client, label in zip(clients, labels, strict=True)}
+
+
+def nearest_cluster(
+    local: State, clusters: Sequence[State], layer: Layer, origin: State | None
+) -> int:
+    """Return the cluster whose model is nearest, by the weights that finch compares."""
+    rows = torch.stack([_vector(model, layer, origin) for model in clusters])
+    return nearest_row(_vector(local, layer, origin), rows)
+
+
+def client_style(images: UnlabeledImages, rng: torch.Generator) -> Tensor:
+    """Return LADD's style of a client, from up to 100 of its images."""
+    rows = torch.randperm(len(images), generator=rng)[:_STYLE_IMAGES]
+    # Of pixels that are not centered, so that bright and dark images differ.
+    return amplitude_style(images.raw(rows))
+
+
+def _clusters_of_groups(state: Record, replies: Mapping[Client, Record]) -> dict[str, int]:
+    """Return the clusters of clients without one, whose replies hold the means of groups.
+
+    Groups of round 0 that could not be summed make no cluster; their clients join the nearest one
+    in the next round.
+    """
+    groups = {c: group for c, reply in replies.items() if (group := group_of(reply)) is not None}
+    order = sorted(set(groups.values()))
+    first = not models_of(state, "cluster")
+    return {
+        client.name: order.index(group) if first else group
+        for client, group in groups.items()
+        if cluster_of(state, client) is None
+    }
+
+
+def _vector(state: State, layer: Layer, origin: State | None) -> Tensor:
+    names = _compared_weights(state, layer)
+    vector = flatten(state, names)
+    return vector if origin is None else vector - flatten(origin, names)
+
+
+def _compared_weights(state: State, layer: Layer) -> list[str]:
+    """Return the names of the weights that finch compares."""
+    if layer == "all":
+        return [name for name, tensor in state.items() if tensor.is_floating_point()]
+    layers = conv_layers(state)
+    if not 1 <= layer <= len(layers):
+        raise UserError(
+            f"method.clustering_layer = {layer}, but the model has {len(layers)} convolution "
+            f'layers: choose 1 to {len(layers)}, or "all"'
+        )
+    return layers[layer - 1]

@@ -6,33 +6,32 @@ averaged, BatchNorm statistics included; the paper is silent on that.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
+from pydantic.dataclasses import dataclass
 
-from fedwca.core.params import State, mix
-from fedwca.core.robust import clipped_mean, coordinate_median, trimmed_mean
+from fedwca.core.params import State
 from fedwca.data.images import UnlabeledImages
+from fedwca.methods.aggregation import Aggregation, Weighting, merge_models, weight_of
 from fedwca.methods.base import (
     COUNT,
     MODEL,
     SAMPLES,
-    Adapted,
+    Adaptation,
     Client,
-    Declared,
     Method,
-    Pooled,
     Record,
+    Schema,
+    round_of,
 )
-from fedwca.methods.shot import adapt_from, memory_of
+from fedwca.methods.capabilities import GroupMember
+from fedwca.methods.inference import load, remember_statistics
+from fedwca.methods.shot import train_shot
 from fedwca.methods.training import Objective, shot_loss
 from fedwca.models import DomainModel
 
-__all__ = ["Aggregation", "FedAvg", "merged", "weight_of"]
-
-Aggregation = Literal["mean", "median", "trimmed_mean", "clipped"]
-_TRIMMED = 0.2  # a fifth at either end: one liar of three to five, two of six to ten
+__all__ = ["FedAvg"]
 
 
 @dataclass(frozen=True)
@@ -41,23 +40,35 @@ class FedAvg(Method):
 
     Attributes:
         fixed_labels: keep pseudo-labels for the whole round; else renew them every epoch.
-        mean: weigh clients by their number of "samples", or take the "plain" mean.
-        aggregation: "mean", or what a lying client cannot move far: the "median" of every number,
-            a "trimmed_mean" without the fifth at either end, a mean of "clipped" updates. Only the
-            last weighs by `mean`; in the others every client counts alike.
+        mean: weight clients by their number of "samples", or take the "plain" mean.
+        aggregation: "mean", or one that a dishonest client cannot move far: the "median" of every
+            number, a "trimmed_mean" without the fifth at either end, or the mean of "clipped"
+            updates. `mean` applies to "mean" and "clipped"; the others weight all clients equally.
     """
 
     fixed_labels: bool = True
-    mean: Literal["samples", "plain"] = "samples"
+    mean: Weighting = "samples"
     aggregation: Aggregation = "mean"
 
-    sends: ClassVar[Declared] = {"global": MODEL, "round": COUNT}
+    sends: ClassVar[Schema] = {"global": MODEL, "round": COUNT}
+
+    # --- server ---------------------------------------------------------------------------------
 
     def init(self, source: State) -> Record:
         return Record(models={"global": source}, values={"round": torch.tensor(0)})
 
     def send(self, state: Record, client: Client) -> Record:
         return state
+
+    def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
+        before = state.models["global"]
+        merged = merge_models(list(replies.values()), self.mean, self.aggregation, before)
+        return Record({"global": merged}, {"round": state.values["round"] + 1})
+
+    def offered(self, state: Record, client: Client) -> State:
+        return state.models["global"]
+
+    # --- client ---------------------------------------------------------------------------------
 
     def adapt(
         self,
@@ -66,73 +77,42 @@ class FedAvg(Method):
         message: Record,
         memory: Record,
         rng: torch.Generator,
-    ) -> Adapted:
-        start = message.models["global"]
-        weights, health = adapt_from(
-            *(start, model, images, message, memory, rng, self.training, self.fixed_labels),
-            lambda: self.objective(model, images, rng),
+    ) -> Adaptation:
+        batch_norm = self.training.batch_norm
+        load(model, message.models["global"], images, batch_norm, memory)
+        local, losses = train_shot(
+            model,
+            images,
+            self.training,
+            rng,
+            round=round_of(message),
+            fixed_labels=self.fixed_labels,
+            objective=self.objective(model, images, rng),
         )
-        reply = Record({"local": weights}, {"samples": torch.tensor(len(images))})
-        return Adapted(reply, memory_of(weights, self.training), {**health})
+        reply = Record({"local": local}, {"samples": torch.tensor(len(images))})
+        return Adaptation(reply, remember_statistics(local, batch_norm), losses)
 
     def objective(
         self, model: DomainModel, images: UnlabeledImages, rng: torch.Generator
     ) -> Objective:
-        """What a client minimises; `model` holds the global model as it came."""
+        """Return what the client minimizes; `model` holds the global model."""
         return Objective(lambda step: shot_loss(step, self.training))
 
-    def replies(self, message: Record) -> Declared:
+    def replies(self, message: Record) -> Schema:
         return {"local": MODEL, "samples": SAMPLES}
 
-    def discloses(self) -> dict[str, str]:
+    # --- capabilities ---------------------------------------------------------------------------
+
+    def disclosures(self) -> dict[str, str | None]:
         return {"samples": 'method.mean = "plain"'} if self.mean == "samples" else {}
 
-    def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
-        before = state.models["global"]
-        model = merged(list(replies.values()), self.mean, self.aggregation, before)
-        return Record({"global": model}, {"round": state.values["round"] + 1})
+    def settings_for_sums(self) -> list[str]:
+        return [] if self.aggregation == "mean" else ['method.aggregation = "mean"']
 
-    def in_clear(self, message: Record, weights: State) -> list[str] | None:
-        return [] if self.aggregation == "mean" else None
+    def visible_weights(self, message: Record, weights: State) -> list[str]:
+        return []
 
-    def pooled(self, state: Record, replies: Mapping[Client, Record]) -> dict[Client, Pooled]:
-        return {c: Pooled(0, weight_of(reply, self.mean)) for c, reply in replies.items()}
-
-    def offered(self, state: Record, client: Client) -> State:
-        return state.models["global"]
-
-
-def merged(
-    replies: list[Record],
-    mean: Literal["samples", "plain"],
-    aggregation: Aggregation,
-    before: State,
-) -> State:
-    """What the replies' local models make together.
-
-    All but the mean hold every reply's model in memory at once.
-
-    Args:
-        replies: with "local" and "samples".
-        mean: how replies are weighed, by "mean" and "clipped".
-        aggregation: as `FedAvg` explains it.
-        before: the model that stood in its place; it stays if nobody replied, and is what updates
-            are counted from that are clipped.
-    """
-    if not replies:
-        return before
-    counts = [weight_of(reply, mean) for reply in replies]
-    weights = [count / sum(counts) for count in counts]
-    models = (r.models["local"] for r in replies)
-    if aggregation == "median":
-        return coordinate_median(list(models))
-    if aggregation == "trimmed_mean":
-        return trimmed_mean(list(models), _TRIMMED)
-    if aggregation == "clipped":
-        return clipped_mean(list(models), weights, before)
-    return mix(models, weights)
-
-
-def weight_of(reply: Record, mean: Literal["samples", "plain"]) -> int:
-    """How often a reply counts in a mean."""
-    return int(reply.values["samples"]) if mean == "samples" else 1
+    def assign_groups(
+        self, state: Record, replies: Mapping[Client, Record]
+    ) -> dict[Client, GroupMember]:
+        return {c: GroupMember(0, weight_of(reply, self.mean)) for c, reply in replies.items()}

@@ -3,26 +3,26 @@
 Yashwanth, Koti, Singh, Marjit, Chakraborty: FedSCAl: Leveraging Server and Client Alignment for
 Unsupervised Federated Source-Free Domain Adaptation, WACV 2026. To the local loss come two
 cross-entropies of a strongly augmented view: with the client model's own label of the plain view,
-and with the server model's, each only where that model is confident. What was chosen:
+and with the server model's, each only where that model is confident. Choices:
 
 - λ = 3 for the client's side and 0.3 for the server's, the settings that the authors publish.
 - The threshold adapts to how a client's predictions are spread: 0.8 + Pearson's skewness of their
   entropies, clipped to [-0.1, 0.15], at the start of the round.
-- The server model's labels are made once a round, of plain images, instead of anew on every batch.
+- The server model's labels are made once a round, of plain images, not once a batch.
 - Both views go through the model in one batch, so that BatchNorm's statistics move once a step.
-- Agreement is a mean over the images of which the other side is confident, not over the batch.
-- Local loss, labels and optimiser are those of all methods here (the authors: 0.5·L_CE, gradients
+- Agreement is a mean over the images on which the other model is confident, not over the batch.
+- Local loss, labels and optimizer are those of all methods here (the authors: 0.5·L_CE, gradients
   clipped); the strong view is ours (`distort`), in place of their RandAugment.
 """
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedwca.data.augment import distort
 from fedwca.data.images import UnlabeledImages
+from fedwca.methods.bounds import LossWeight, Share
 from fedwca.methods.fedavg import FedAvg
 from fedwca.methods.inference import evaluate
 from fedwca.methods.training import Losses, Objective, Step, shot_loss
@@ -42,16 +42,10 @@ class FedSCAl(FedAvg):
         adaptive: let the threshold adapt to the client.
     """
 
-    client_weight: float = 3.0
-    server_weight: float = 0.3
-    threshold: float = 0.8
+    client_weight: LossWeight = 3.0
+    server_weight: LossWeight = 0.3
+    threshold: Share = 0.8
     adaptive: bool = True
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.client_weight < 1e6 and 0 <= self.server_weight < 1e6):
-            raise ValueError("method.client_weight and method.server_weight must not be negative")
-        if not 0 <= self.threshold <= 1:
-            raise ValueError("method.threshold must lie between 0 and 1")
 
     def objective(
         self, model: DomainModel, images: UnlabeledImages, rng: torch.Generator
@@ -65,30 +59,33 @@ class FedSCAl(FedAvg):
 
         def loss(step: Step) -> Losses:
             client = step.own_logits.detach().softmax(dim=1)
-            served = server[step.rows].to(step.second.device)
+            server_batch = server[step.rows].to(step.second.device)
             return {
                 **shot_loss(step, self.training),
                 "client": (self.client_weight, agreement(step.second, client, threshold)),
-                "server": (self.server_weight, agreement(step.second, served, threshold)),
+                "server": (self.server_weight, agreement(step.second, server_batch, threshold)),
             }
 
         return Objective(loss, lambda x: distort(x, rng))
 
 
 def agreement(logits: Tensor, probabilities: Tensor, threshold: float) -> Tensor:
-    """Cross-entropy of logits [B, M] with the labels of which the other model is confident."""
+    """Return the cross-entropy of logits [B, M] with the other model's confident labels."""
     confidence, labels = probabilities.max(dim=1)
-    sure = confidence >= threshold
-    # A mean over the sure ones that need not know how many they are, nor wait for a GPU to tell.
+    confident = confidence >= threshold
+    # Masked, not indexed, so that nothing waits for a GPU to count.
     losses = F.cross_entropy(logits, labels, reduction="none")
-    return torch.where(sure, losses, 0.0).sum() / sure.sum().clamp(min=1)
+    return torch.where(confident, losses, 0.0).sum() / confident.sum().clamp(min=1)
 
 
 def adaptive_threshold(probabilities: Tensor, start: float) -> float:
-    """τ = start + clip(3·(mean - median)/std, -0.1, 0.15) of the entropies of [N, M] predictions.
+    """Return τ = start + clip(3·(mean - median)/std, -0.1, 0.15) of the entropies, at most 1.
 
-    Many sure predictions and a few unsure ones skew the entropies to the right: then the bar can
-    be higher. At most 1.
+    Many sure predictions and a few unsure ones skew the entropies to the right; then the threshold
+    can be higher.
+
+    Args:
+        probabilities: [N, M].
     """
     entropy = torch.special.entr(probabilities.double()).sum(dim=1)
     spread = float(entropy.std(correction=0))

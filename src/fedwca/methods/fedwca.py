@@ -3,16 +3,20 @@
 Mori, Kihara, Miyagawa, Ebihara, Teranishi, Kashima: Federated Source-free Domain Adaptation for
 Classification: Weighted Cluster Aggregation for Unlabeled Data, WACV 2025.
 
-Where the paper is silent or contradicts itself, the field's text says what was chosen; the
-server's state holds `cluster/c`, `soft/c`, and for each client its cluster, α and β.
+The names are the paper's: client k of cluster c_k; cluster models f_c and soft models f̃_c; α_k and
+β_k, by which a client blends them into f_init; A and B, their means over clusters; v_k, the weights
+of the cluster models in f_init. Where the paper is silent or contradicts itself, the field's text
+says what was chosen. Beside the values of `Clustered`, the server's state holds the models
+"soft/0", "soft/1", …, for each client "alpha/CLIENT", "beta/CLIENT" and "v/CLIENT", and "S", the
+weights of the cluster models in the soft models.
 """
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
+from pydantic import PositiveInt, model_validator
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedwca.core.params import State, mix
@@ -26,25 +30,35 @@ from fedwca.core.pseudo_label import (
     reconcile,
 )
 from fedwca.core.snd import soft_neighborhood_density
-from fedwca.core.weights import Normalisation, cluster_weights, softmax_weights
+from fedwca.core.weights import (
+    Normalisation,
+    alignment,
+    benefit,
+    cluster_weights,
+    soft_mixture,
+    softmax_weights,
+)
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.base import (
     COUNT,
     MODEL,
-    Adapted,
+    Adaptation,
     Client,
-    Declared,
     Health,
     Record,
+    Schema,
     round_of,
     shares,
 )
-from fedwca.methods.blending import Blend, View, align, balance
-from fedwca.methods.cluster_state import cluster_of, named, numbered, soft_weights
-from fedwca.methods.clustered import Clustered
-from fedwca.methods.clustering import client_style
-from fedwca.methods.inference import Outputs, evaluate, load
-from fedwca.methods.shot import memory_of, own_of
+from fedwca.methods.bounds import Share, Temperature
+from fedwca.methods.clustered import (
+    Clustered,
+    client_style,
+    cluster_of,
+    index_models,
+    models_of,
+)
+from fedwca.methods.inference import Outputs, evaluate, load, remember_statistics
 from fedwca.methods.training import Targets, train
 from fedwca.models import DomainModel
 
@@ -53,38 +67,45 @@ __all__ = ["FedWCA"]
 ClusterWeights = Literal["wca", "local", "one_hot", "equal", "one_equal", "one_equal_adaptive"]
 
 
+class ScoredWeights(NamedTuple):
+    """Weights of models, α_k or β_k, and the scores that they come from."""
+
+    weights: Tensor
+    scores: Tensor
+
+
 @dataclass(frozen=True)
 class FedWCA(Clustered):
-    """The paper's method; its ablations are field values, those of `Clustered` too.
+    """The paper's method; its ablations are field values, including those of `Clustered`.
 
     Attributes:
         temperature_a: T_a of α; the paper takes 0.01, or 0.1 on PACS.
         temperature_b: T_b of β.
         mixup_share: μ, the share of the matched image in a mixed one.
-        rounds_between_weights: U; α and β are renewed in the first of every U rounds, in the
+        rounds_between_weights: U; clients find α and β in the first of every U rounds, in the
             others the server blends with the last ones and sends two models only. 1: the original.
         cluster_weights: how f_init is blended. "wca" the paper's; "local" (FedWCA-L) α over
             cluster models alone; "one_hot" own cluster; "equal" all alike; "one_equal" the own
             with `own_weight`, the others sharing the rest; "one_equal_adaptive" own and equal,
-            weighed by β.
+            weighted by β.
         own_weight: the own cluster's weight in "one_equal".
         prototypes: PP; off: labels by the classifier's argmax.
         fixed_labels: FP; off: labels renewed every epoch with the model as it is then.
         two_models: TM; off: labels of f_init alone.
-        mixup: MU; off: mismatched images are learnt from as they are.
-        label_rule: which model's label stands where they differ (see `reconcile`).
-        no_partner: a mismatched image with no matched one of its label: "skip" leaves it out of
-            the cross-entropy, "keep" learns from it unmixed.
+        mixup: MU; off: mismatched images are learned from as they are.
+        label_rule: whose label is used where the two models disagree (see `reconcile`).
+        no_partner: for a mismatched image without a matched one of its label: "skip" excludes it
+            from the cross-entropy, "keep" learns from it unmixed.
         prototype_features: "unit" rows as SHOT, or "raw" as the paper's equation reads.
         benefit_normalisation: how A is made to sum to one (see `soft_mixture`).
     """
 
-    temperature_a: float = 0.01
-    temperature_b: float = 0.05
-    mixup_share: float = 0.55
-    rounds_between_weights: int = 1
+    temperature_a: Temperature = 0.01
+    temperature_b: Temperature = 0.05
+    mixup_share: Share = 0.55
+    rounds_between_weights: PositiveInt = 1
     cluster_weights: ClusterWeights = "wca"
-    own_weight: float = 0.8
+    own_weight: Share = 0.8
     prototypes: bool = True
     fixed_labels: bool = True
     two_models: bool = True
@@ -94,7 +115,7 @@ class FedWCA(Clustered):
     prototype_features: PrototypeFeatures = "unit"
     benefit_normalisation: Normalisation = "column"
 
-    sends: ClassVar[Declared] = {
+    sends: ClassVar[Schema] = {
         "round": COUNT,
         "source": MODEL,
         "cluster": MODEL,
@@ -102,60 +123,75 @@ class FedWCA(Clustered):
         "soft/*": MODEL,
     }
 
-    def __post_init__(self) -> None:
-        if not (1e-9 <= self.temperature_a < math.inf and 1e-9 <= self.temperature_b < math.inf):
-            raise ValueError("method.temperature_a and method.temperature_b must be positive")
-        if not 0 <= self.mixup_share <= 1 or not 0 <= self.own_weight <= 1:
-            raise ValueError("method.mixup_share and method.own_weight must lie between 0 and 1")
-        if self.rounds_between_weights < 1:
-            raise ValueError("method.rounds_between_weights must be at least 1")
+    @model_validator(mode="after")
+    def _check_label_settings(self) -> "FedWCA":
         if self.two_models and not self.prototypes:
             raise ValueError(
-                "method.two_models compares prototypes: set it to false with prototypes = false"
+                "method.two_models compares prototypes: set it to false with "
+                "method.prototypes = false"
             )
         if self.mixup and not self.two_models:
             raise ValueError(
-                "method.mixup repairs labels on which two models differ: "
-                "set it to false with two_models = false"
+                "method.mixup repairs labels on which two models disagree: set it to false with "
+                "method.two_models = false"
             )
+        return self
 
-    # --- server ---------------------------------------------------------------------------------
+    # --- server: Algorithm 1 --------------------------------------------------------------------
 
     def send(self, state: Record, client: Client) -> Record:
+        """Send f_{c_k} and all f̃_c; in rounds without new weights, f_init in their place."""
         message = super().send(state, client)
         own = cluster_of(state, client)
-        if own is None:
+        if own is None or self.cluster_weights == "one_hot":
             return message
-        return Record({**message.models, **self._start(state, client, own)}, message.values)
+        f = models_of(state, "cluster")
+        if not self._finds_weights(state, client):
+            f_init = mix(f, self._model_weights(state.values, client, own, len(f)))
+            return Record({"init": f_init, **message.models}, message.values)
+        if self.cluster_weights == "one_equal_adaptive":
+            soft = [mix(f, _equal(len(f)))]
+        elif self.cluster_weights == "local":
+            soft = f
+        else:
+            soft = models_of(state, "soft")
+        return Record({**message.models, **index_models("soft", soft)}, message.values)
 
-    def _start(self, state: Record, client: Client, own: int) -> dict[str, State]:
-        """What f_init is made of, beside the own cluster model: "init" itself, or "soft/*"."""
-        clusters = numbered(state, "cluster")
-        if self.cluster_weights == "one_hot":
-            return {}
-        if self._weighs(state, client):
-            if self.cluster_weights == "one_equal_adaptive":
-                return {"soft/0": mix(clusters, _equal(len(clusters)))}
-            soft = clusters if self.cluster_weights == "local" else numbered(state, "soft")
-            return named("soft", soft)
-        return {"init": mix(clusters, self._blend_weights(state, client, own))}
+    def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
+        """Merge the clusters' models f_c; blend the soft models f̃_c by all clients' α_k and β_k."""
+        clustered = super().aggregate(state, replies)
+        if not replies:
+            return clustered
+        values = {**clustered.values}
+        for client, reply in replies.items():
+            for name in ("alpha", "beta"):
+                if name in reply.values:
+                    values[f"{name}/{client.name}"] = reply.values[name]
+        values.update(self._model_weights_by_client(state, values, replies))
+        if self.cluster_weights != "wca":
+            return Record(clustered.models, values)
+        f = models_of(clustered, "cluster")
+        values["S"] = self._soft_weights(values, len(f))
+        f_soft = [mix(f, row) for row in values["S"]]
+        return Record({**clustered.models, **index_models("soft", f_soft)}, values)
 
-    def _weighs(self, state: Record, client: Client) -> bool:
-        """Whether the client finds α, β itself: in the first of every U rounds, from round 1 on."""
+    def _finds_weights(self, state: Record, client: Client) -> bool:
+        """Return whether the client finds α_k, β_k itself: from round 1 on, once every U rounds."""
         if self.cluster_weights in ("equal", "one_equal"):
             return False
-        due = (round_of(state) - 1) % self.rounds_between_weights == 0
+        first = (round_of(state) - 1) % self.rounds_between_weights == 0
         known = "alpha" if self.cluster_weights in ("wca", "local") else "beta"
-        return due or f"{known}/{client.name}" not in state.values
+        return first or f"{known}/{client.name}" not in state.values
 
-    def _blend_weights(self, state: Record, client: Client, own: int) -> Tensor:
-        """v_k [C] from the client's last α, β and the state's S."""
-        C = len(numbered(state, "cluster"))
+    def _model_weights(
+        self, values: Mapping[str, Tensor], client: Client, own: int, C: int
+    ) -> Tensor:
+        """Return v_k [C] by the client's last α_k and β_k, and S."""
         e_own = torch.eye(C, dtype=torch.float64)[own]
-        alpha = state.values.get(f"alpha/{client.name}", e_own)
-        beta = state.values.get(f"beta/{client.name}", torch.tensor([1.0, 0.0]).double())
+        alpha = values.get(f"alpha/{client.name}", e_own)
+        beta = values.get(f"beta/{client.name}", torch.tensor([1.0, 0.0]).double())
         if self.cluster_weights == "wca":
-            return cluster_weights(alpha, beta, own, state.values["S"])
+            return cluster_weights(alpha, beta, own, values["S"])
         if self.cluster_weights == "local":
             return alpha
         if self.cluster_weights == "equal":
@@ -167,52 +203,30 @@ class FedWCA(Clustered):
             return e_own * self.own_weight + (1 - e_own) * others
         return e_own
 
-    def replies(self, message: Record) -> Declared:
-        due = dict(super().replies(message))
-        if soft := numbered(message, "soft"):
-            if self.cluster_weights != "one_equal_adaptive":
-                due["alpha"] = shares(len(soft))
-            if self.cluster_weights != "local":
-                due["beta"] = shares(2)
-        return due
-
-    def reference(self, message: Record) -> State:
-        return message.models.get("init") or super().reference(message)
-
-    def discloses(self) -> dict[str, str]:
-        told = super().discloses()
-        if self.cluster_weights in ("wca", "local", "one_equal_adaptive"):
-            told["cluster weights"] = 'method.cluster_weights = "one_equal"'
-        return told
-
-    def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
-        merged = super().aggregate(state, replies)
-        if not replies:
-            return merged
-        values, models = {**merged.values}, {**merged.models}
-        for client, reply in replies.items():
-            for name in ("alpha", "beta"):
-                if name in reply.values:
-                    values[f"{name}/{client.name}"] = reply.values[name]
-        values.update(self._used_weights(state, values, replies))
-        if self.cluster_weights == "wca":
-            clusters = numbered(merged, "cluster")
-            values["S"] = soft_weights(values, len(clusters), self.benefit_normalisation)
-            models.update(named("soft", [mix(clusters, row) for row in values["S"]]))
-        return Record(models, values)
-
-    def _used_weights(
-        self, state: Record, values: dict[str, Tensor], replies: Mapping[Client, Record]
+    def _model_weights_by_client(
+        self, state: Record, values: Mapping[str, Tensor], replies: Mapping[Client, Record]
     ) -> dict[str, Tensor]:
-        """v_k of this round, for the log: new α and β with the S that the models were made by."""
-        received = Record(state.models, values)
+        """Return v_k of this round: the new α_k and β_k with the S of the models that were sent."""
+        C = len(models_of(state, "cluster"))
         return {
-            f"v/{client.name}": self._blend_weights(received, client, own)
+            f"v/{client.name}": self._model_weights(values, client, own, C)
             for client in replies
             if (own := cluster_of(state, client)) is not None
         }
 
-    # --- client ---------------------------------------------------------------------------------
+    def _soft_weights(self, values: Mapping[str, Tensor], C: int) -> Tensor:
+        """Return S [C, C] by A and B, the means of all clients' last α_k and β_k over clusters."""
+        names = [name.removeprefix("alpha/") for name in values if name.startswith("alpha/")]
+        if not names:  # after round 0 f̃_c = f_c
+            return torch.eye(C, dtype=torch.float64)
+        A, B = benefit(
+            torch.stack([values[f"alpha/{name}"] for name in names]),
+            torch.stack([values[f"beta/{name}"] for name in names]),
+            torch.stack([values[f"cluster_of/{name}"] for name in names]),
+        )
+        return soft_mixture(A, B, self.benefit_normalisation)
+
+    # --- client: Algorithm 2 --------------------------------------------------------------------
 
     def adapt(
         self,
@@ -221,98 +235,135 @@ class FedWCA(Clustered):
         message: Record,
         memory: Record,
         rng: torch.Generator,
-    ) -> Adapted:
-        def view(weights: Mapping[str, Tensor]) -> Outputs:
-            load(model, weights, images, self.training.batch_norm, own_of(memory))
+    ) -> Adaptation:
+        batch_norm = self.training.batch_norm
+
+        def run(weights: State) -> Outputs:
+            load(model, weights, images, batch_norm, memory)
             return evaluate(model, images)
 
-        health: Health = {}
         values = {"samples": torch.tensor(len(images))}
-        start = message.models.get("source") or message.models["cluster"]
-        cluster_view = None
-        if "init" in message.models or numbered(message, "soft"):
-            cluster_view = view(message.models["cluster"])
-            start, weights = self._initial(model, message, cluster_view, view)
-            values.update({name: blend.weights for name, blend in weights.items()})
-            for name, blend in weights.items():
-                health[name] = blend.weights.tolist()
-                health[f"{name}_scores"] = blend.scores.tolist()
-        elif self.tells_style(message):
+        health: Health = {}
+        f_init = message.models.get("source") or message.models["cluster"]
+        own_labels = None
+        if "init" in message.models or models_of(message, "soft"):
+            own_outputs = run(message.models["cluster"])
+            f_init, scored = self._blend(model, message, own_outputs, run)
+            for name, (weights, scores) in scored.items():
+                values[name] = weights
+                health[name], health[f"{name}_scores"] = weights.tolist(), scores.tolist()
+            own_labels = self._label_by_prototypes(own_outputs) if self.two_models else None
+        elif self.sends_style(message):
             values["style"] = client_style(images, rng)
-        load(model, start, images, self.training.batch_norm, own_of(memory))
-        cluster_labels = self._cluster_labels(cluster_view)
-        trained, losses = train(
+        load(model, f_init, images, batch_norm, memory)
+        f_k, losses = train(
             model,
             images,
-            lambda: self._targets(evaluate(model, images), cluster_labels, rng, health),
+            lambda: self._label(evaluate(model, images), own_labels, rng, health),
             self.training,
             rng,
             round=round_of(message),
             fixed_labels=self.fixed_labels,
         )
-        reply = Record({"local": trained}, values)
-        return Adapted(reply, memory_of(trained, self.training), {**health, **losses})
+        memory = remember_statistics(f_k, batch_norm)
+        return Adaptation(Record({"local": f_k}, values), memory, {**health, **losses})
 
-    def _initial(
-        self, model: DomainModel, message: Record, cluster_view: Outputs, view: View
-    ) -> tuple[State, dict[str, Blend]]:
-        """f_init, and the α and β that the client found for it."""
+    def _blend(
+        self,
+        model: DomainModel,
+        message: Record,
+        own_outputs: Outputs,
+        run: Callable[[State], Outputs],
+    ) -> tuple[State, dict[str, ScoredWeights]]:
+        """Return f_init, and α_k and β_k if the client finds them."""
         if "init" in message.models:
             return message.models["init"], {}
-        soft = numbered(message, "soft")
+        f_own, f_soft = message.models["cluster"], models_of(message, "soft")
+        scored: dict[str, ScoredWeights] = {}
         if self.cluster_weights == "one_equal_adaptive":
-            merged, found = soft[0], {}
+            f_bar = f_soft[0]
         else:
-            alpha = align(soft, model.classifier_weight().cpu(), view, self.alpha)
-            merged, found = alpha.model, {"alpha": alpha}
+            w = model.classifier_weight().cpu()
+            scores = [alignment(run(f).features, w) for f in f_soft]
+            alignments = torch.tensor(scores, dtype=torch.float64)  # I_{k,c}
+            alpha = self.weigh_alignments(alignments)
+            scored["alpha"] = ScoredWeights(alpha, alignments)
+            f_bar = mix(f_soft, alpha)
         if self.cluster_weights == "local":
-            return merged, found
-        scores = torch.tensor([self.density(o) for o in (cluster_view, view(merged))]).double()
-        beta = balance(message.models["cluster"], merged, scores, self.temperature_b)
-        return beta.model, {**found, "beta": beta}
+            return f_bar, scored
+        scores = [self.density(outputs) for outputs in (own_outputs, run(f_bar))]
+        densities = torch.tensor(scores).double()
+        beta = softmax_weights(densities, self.temperature_b)
+        scored["beta"] = ScoredWeights(beta, densities)
+        return mix([f_own, f_bar], beta), scored
 
-    def alpha(self, scores: Tensor) -> Tensor:
-        """α from the alignments I_{k,c}."""
-        return softmax_weights(scores, self.temperature_a)
+    def _label_by_prototypes(self, outputs: Outputs) -> PrototypeLabels:
+        return prototype_labels(outputs.features, outputs.probabilities, self.prototype_features)
 
-    def density(self, outputs: Outputs) -> float:
-        """What β weighs models by."""
-        return soft_neighborhood_density(outputs.probabilities)
-
-    def trusted(self, outputs: Outputs) -> Tensor:
-        """[N] which labels take part in the cross-entropy: here, all."""
-        return torch.ones(len(outputs.logits), dtype=torch.bool)
-
-    def _cluster_labels(self, view: Outputs | None) -> PrototypeLabels | None:
-        if view is None or not self.two_models:
-            return None
-        return prototype_labels(view.features, view.probabilities, self.prototype_features)
-
-    def _targets(
+    def _label(
         self,
         init: Outputs,
-        cluster: PrototypeLabels | None,
+        own_labels: PrototypeLabels | None,
         rng: torch.Generator,
         health: Health,
     ) -> Targets:
-        """What to learn from: labels of two models, and who is mixed with whom."""
+        """Label images by f_init and f_{c_k}; mix those on which the two disagree.
+
+        Args:
+            init: outputs of f_init, or of the model in training if labels are not fixed.
+            own_labels: labels by f_{c_k}; None: label by `init` alone.
+            health: gets numbers for the log.
+        """
         health["confidence"] = float(init.probabilities.amax(dim=1).mean())
-        trusted = self.trusted(init)
+        selected = self.select_labels(init)
         if not self.prototypes:
-            return Targets.plain(confidence_labels(init.probabilities))._replace(used=trusted)
-        first = prototype_labels(init.features, init.probabilities, self.prototype_features)
-        if cluster is None:
-            return Targets.plain(first.labels)._replace(used=trusted)
-        labels, matched = reconcile(first, cluster, self.label_rule)
+            return Targets.plain(confidence_labels(init.probabilities))._replace(used=selected)
+        init_labels = self._label_by_prototypes(init)
+        if own_labels is None:
+            return Targets.plain(init_labels.labels)._replace(used=selected)
+        labels, matched = reconcile(init_labels, own_labels, self.label_rule)
         health["matched"] = float(matched.double().mean())
-        health["separation"] = [first.separation, cluster.separation]
-        health["init_won"] = int(((labels == first.labels) & ~matched).sum())
+        health["separation"] = [init_labels.separation, own_labels.separation]
+        health["init_won"] = int(((labels == init_labels.labels) & ~matched).sum())
         if not self.mixup:
-            return Targets.plain(labels)._replace(used=trusted)
-        partner = mixup_partners(labels, matched & trusted, rng)
-        used = matched & trusted | ~matched & ((partner >= 0) | (self.no_partner == "keep"))
+            return Targets.plain(labels)._replace(used=selected)
+        partner = mixup_partners(labels, matched & selected, rng)
+        used = matched & selected | ~matched & ((partner >= 0) | (self.no_partner == "keep"))
         health["without_partner"] = int((~matched & (partner < 0)).sum())
         return Targets(labels, partner, used, self.mixup_share)
+
+    # --- client: what FedWCA+ changes -----------------------------------------------------------
+
+    def weigh_alignments(self, alignments: Tensor) -> Tensor:
+        """Return α_k from the alignments I_{k,c}."""
+        return softmax_weights(alignments, self.temperature_a)
+
+    def density(self, outputs: Outputs) -> float:
+        """Return the score of a model from which β_k is computed."""
+        return soft_neighborhood_density(outputs.probabilities)
+
+    def select_labels(self, outputs: Outputs) -> Tensor:
+        """Return [N] which labels take part in the cross-entropy: here, all."""
+        return torch.ones(len(outputs.logits), dtype=torch.bool)
+
+    # --- both -----------------------------------------------------------------------------------
+
+    def replies(self, message: Record) -> Schema:
+        schema = dict(super().replies(message))
+        if soft := models_of(message, "soft"):
+            if self.cluster_weights != "one_equal_adaptive":
+                schema["alpha"] = shares(len(soft))
+            if self.cluster_weights != "local":
+                schema["beta"] = shares(2)
+        return schema
+
+    # --- capabilities ---------------------------------------------------------------------------
+
+    def disclosures(self) -> dict[str, str | None]:
+        disclosed = super().disclosures()
+        if self.cluster_weights in ("wca", "local", "one_equal_adaptive"):
+            disclosed["cluster weights"] = 'method.cluster_weights = "one_equal"'
+        return disclosed
 
 
 def _equal(C: int) -> Tensor:

@@ -1,37 +1,38 @@
-"""FedWCA+: the paper's method with five changes, each a field that can be switched off.
+"""FedWCA+: FedWCA with five changes, each of which can be switched off.
 
-Ours, on top of Mori et al., WACV 2025. What each brought when measured alone stands in
-docs/results.md. The changes, where they come from, and what was chosen:
+Ours, on top of Mori et al., WACV 2025. docs/results.md says what each brings when measured alone.
+The changes, where they come from, and what was chosen:
 
-- BatchNorm's statistics are estimated anew on the client's images whenever a model comes, as in
-  AdaBN (Li et al., Revisiting Batch Normalization For Practical Domain Adaptation, 2016).
+- BatchNorm statistics of every received model are estimated on the client's images, as in AdaBN
+  (Li et al., Revisiting Batch Normalization For Practical Domain Adaptation, 2016).
 - α from alignments in standard deviations over the clusters, at T_z = 0.5: what counts is how a
   cluster stands among the others, not whether T_a fits the scale of the source's features. It is
   not a softer α: of two clusters that differ at all, the better one gets 0.98. A spread below 0.01
-  counts as 0.01, lest noise decide.
-- β from soft neighbourhood density (Saito et al., ICCV 2021) less what collapse earns: a model that
-  says one class of everything has the densest neighbourhoods of all (see `guarded_density`).
+  counts as 0.01, so that noise does not decide.
+- β from soft neighborhood density (Saito et al., ICCV 2021) less what collapse earns: a model that
+  puts everything in one class has the densest neighborhoods of all (see `guarded_density`).
 - FINCH on what training has changed of the first layer, instead of on the layer: what clients share
   from the source says nothing of their domains.
 - Cross-entropy on the labels that are confident (above 0.9, or among the best 66 % of their class),
-  as LADD does. Mixed images are not left out by it: their partner is confident.
+  as LADD does. It does not exclude mixed images: their partner is confident.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedwca.core.pseudo_label import confident
 from fedwca.core.snd import guarded_density
 from fedwca.core.weights import softmax_weights, standardised
+from fedwca.methods.bounds import Share, Temperature
 from fedwca.methods.fedwca import FedWCA
 from fedwca.methods.inference import Outputs
 
 __all__ = ["FedWCAPlus"]
 
-_NOISE = 0.01  # alignments that differ by less say nothing
+_NOISE = 0.01  # smaller differences between alignments mean nothing
 
 
 @dataclass(frozen=True)
@@ -46,38 +47,29 @@ class FedWCAPlus(FedWCA):
             FedWCA.
         temperature_z: the temperature of standardised alignments.
         guard_density: β from a density that does not reward collapse; off: plain density.
-        keep_confident: share of each class's most confident labels that are learnt from, beside
-            all above 0.9; 1: every label. Mismatched images that are mixed stay in any case.
+        keep_confident: share of each class's most confident labels that are learned from, beside
+            all above 0.9; 1: every label. Mismatched images that are mixed are used in any case.
     """
 
     clustering_input: Literal["weights", "update"] = "update"
     standardise: bool = True
-    temperature_z: float = 0.5
+    temperature_z: Temperature = 0.5
     guard_density: bool = True
-    keep_confident: float = 0.66
+    keep_confident: Share = 0.66
 
     training_defaults: ClassVar[Mapping[str, object]] = {"batch_norm": "recalibrate"}
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 1e-9 <= self.temperature_z < 1e9:
-            raise ValueError("method.temperature_z must be positive")
-        if not 0 <= self.keep_confident <= 1:
-            raise ValueError("method.keep_confident must lie between 0 and 1")
-
-    def alpha(self, scores: Tensor) -> Tensor:
+    def weigh_alignments(self, alignments: Tensor) -> Tensor:
         if not self.standardise:
-            return super().alpha(scores)
-        return softmax_weights(standardised(scores, _NOISE), self.temperature_z)
+            return super().weigh_alignments(alignments)
+        return softmax_weights(standardised(alignments, _NOISE), self.temperature_z)
 
     def density(self, outputs: Outputs) -> float:
-        return (
-            guarded_density(outputs.probabilities)
-            if self.guard_density
-            else super().density(outputs)
-        )
+        if not self.guard_density:
+            return super().density(outputs)
+        return guarded_density(outputs.probabilities)
 
-    def trusted(self, outputs: Outputs) -> Tensor:
+    def select_labels(self, outputs: Outputs) -> Tensor:
         if self.keep_confident == 1:
-            return super().trusted(outputs)
+            return super().select_labels(outputs)
         return confident(outputs.probabilities, share=self.keep_confident)

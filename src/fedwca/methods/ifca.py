@@ -1,45 +1,47 @@
-"""IFCA: several models; every client takes the one that fits it best, and trains that.
+"""IFCA: several models; every client trains the one that fits it best.
 
 Ghosh, Chung, Yin, Ramchandran: An Efficient Framework for Clustered Federated Learning, NeurIPS
-2020, on SHOT with labels fixed for the round ("IFCA+" in the FedWCA paper). What was chosen where
-papers are silent:
+2020, on SHOT with labels fixed for the round ("IFCA+" in the FedWCA paper). Choices where papers
+are silent:
 
-- From one source model all cluster models are equal and everybody would take the first for ever.
-  As in IFCA's code for pre-trained models, clients are first dealt out at random into groups of
-  equal size: each draws a ticket in its first round, the server deals by order of tickets.
+- From one source model all cluster models are equal and every client would always pick the first.
+  As in IFCA's code for pre-trained models, clients start in random groups of equal size: each draws
+  a ticket in its first round, the server deals groups by order of tickets.
 - The loss that decides is L_IM + λ·L_CE over all of a client's images in evaluation mode, with
   each model's own prototype labels. Equal losses: the lowest index.
-- The number of clusters is that of the target domains. A cluster that nobody takes keeps its model.
+- The number of clusters is that of the target domains. A cluster that nobody picks keeps its model.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedwca.core.losses import information_maximization
 from fedwca.core.params import State
 from fedwca.core.pseudo_label import prototype_labels
 from fedwca.data.images import UnlabeledImages
+from fedwca.methods.aggregation import Aggregation, Weighting, merge_models
 from fedwca.methods.base import (
     COUNT,
     MODEL,
     SAMPLES,
-    Adapted,
+    Adaptation,
     Client,
-    Declared,
     Health,
     Method,
     Numbers,
     Record,
+    Schema,
+    round_of,
 )
-from fedwca.methods.cluster_state import model_of, named, numbered
-from fedwca.methods.fedavg import Aggregation, merged
-from fedwca.methods.inference import Outputs, evaluate, load
-from fedwca.methods.shot import adapt_from, memory_of, own_of
+from fedwca.methods.clustered import cluster_model, index_models, models_of
+from fedwca.methods.inference import Outputs, evaluate, load, remember_statistics
+from fedwca.methods.shot import train_shot
 from fedwca.models import DomainModel
 
 __all__ = ["IFCA"]
@@ -47,33 +49,57 @@ __all__ = ["IFCA"]
 
 @dataclass(frozen=True)
 class IFCA(Method):
-    """One model for each cluster, chosen anew by every client in every round.
+    """One model for each cluster, picked by every client in every round.
 
     Attributes:
         fixed_labels: keep pseudo-labels for the whole round; else renew them every epoch.
         clusters: number of cluster models k; with 1 it is FedAvg.
-        mean: weigh a cluster's clients by their number of "samples", or take the "plain" mean.
+        mean: weight a cluster's clients by their number of "samples", or take the "plain" mean.
         aggregation: how a cluster's models are merged, as in FedAvg.
     """
 
     fixed_labels: bool = True
-    clusters: int = 4
-    mean: Literal["samples", "plain"] = "samples"
+    clusters: Annotated[int, Field(ge=1, le=1000)] = 4
+    mean: Weighting = "samples"
     aggregation: Aggregation = "mean"
 
-    sends: ClassVar[Declared] = {"source": MODEL, "cluster/*": MODEL, "round": COUNT}
+    sends: ClassVar[Schema] = {"source": MODEL, "cluster/*": MODEL, "round": COUNT}
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.clusters <= 1000:
-            raise ValueError("method.clusters must be at least 1 and at most 1000")
-
-    def init(self, source: State) -> Record:
-        return Record(models={"source": source}, values={"round": torch.tensor(0)})
+    # --- server ---------------------------------------------------------------------------------
 
     def send(self, state: Record, client: Client) -> Record:
-        clusters = named("cluster", numbered(state, "cluster"))
+        clusters = index_models("cluster", models_of(state, "cluster"))
         models = clusters or {"source": state.models["source"]}
         return Record(models, {"round": state.values["round"]})
+
+    def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
+        values = {**state.values, "round": state.values["round"] + 1}
+        if not replies:
+            return Record(state.models, values)
+        picks = self._picks(replies)
+        values.update({f"cluster_of/{name}": torch.tensor(pick) for name, pick in picks.items()})
+        source = state.models["source"]
+        before = models_of(state, "cluster") or [source] * self.clusters
+        clusters = []
+        for c in range(self.clusters):
+            members = [reply for client, reply in replies.items() if picks[client.name] == c]
+            clusters.append(merge_models(members, self.mean, self.aggregation, before[c]))
+        return Record({"source": source, **index_models("cluster", clusters)}, values)
+
+    def _picks(self, replies: Mapping[Client, Record]) -> dict[str, int]:
+        """Return each client's cluster: its own pick, or the group of its ticket."""
+        picks = {c.name: int(r.values["pick"]) for c, r in replies.items() if "pick" in r.values}
+        tickets = {c.name: r.values["ticket"] for c, r in replies.items() if "ticket" in r.values}
+        return {**picks, **balanced_groups(tickets, self.clusters)}
+
+    def offered(self, state: Record, client: Client) -> State:
+        return cluster_model(state, client)
+
+    def describe(self, state: Record) -> Health:
+        """Return the cluster that each client picked."""
+        return {n: v.tolist() for n, v in state.values.items() if n.startswith("cluster_of/")}
+
+    # --- client ---------------------------------------------------------------------------------
 
     def adapt(
         self,
@@ -82,82 +108,63 @@ class IFCA(Method):
         message: Record,
         memory: Record,
         rng: torch.Generator,
-    ) -> Adapted:
+    ) -> Adaptation:
+        batch_norm = self.training.batch_norm
         values = {"samples": torch.tensor(len(images))}
         health: Health = {}
-        clusters = numbered(message, "cluster")
-        if clusters:
-            scores = torch.tensor([self._score(c, model, images, memory) for c in clusters])
-            values["pick"] = scores.argmin()  # the first of equal ones
-            health["scores"] = scores.tolist()
+        if clusters := models_of(message, "cluster"):
+            losses = []
+            for weights in clusters:
+                load(model, weights, images, batch_norm, memory)
+                losses.append(adaptation_loss(evaluate(model, images), self.training.ce_weight))
+            health["scores"] = torch.tensor(losses).tolist()
+            values["pick"] = torch.tensor(losses).argmin()  # the first of equal ones
             start = clusters[int(values["pick"])]
         else:
-            # Drawn from a copy: a round must train alike, whether or not it begins with a draw.
-            values["ticket"] = torch.rand((), generator=_copy(rng), dtype=torch.float64)
+            values["ticket"] = _draw_ticket(rng)
             start = message.models["source"]
-        weights, losses = adapt_from(
-            start, model, images, message, memory, rng, self.training, self.fixed_labels
+        load(model, start, images, batch_norm, memory)
+        local, training_losses = train_shot(
+            model,
+            images,
+            self.training,
+            rng,
+            round=round_of(message),
+            fixed_labels=self.fixed_labels,
         )
-        reply = Record({"local": weights}, values)
-        return Adapted(reply, memory_of(weights, self.training), {**health, **losses})
+        reply = Record({"local": local}, values)
+        memory = remember_statistics(local, batch_norm)
+        return Adaptation(reply, memory, {**health, **training_losses})
 
-    def _score(
-        self, weights: State, model: DomainModel, images: UnlabeledImages, memory: Record
-    ) -> float:
-        load(model, weights, images, self.training.batch_norm, own_of(memory))
-        return adaptation_loss(evaluate(model, images), self.training.ce_weight)
-
-    def replies(self, message: Record) -> Declared:
-        clusters = len(numbered(message, "cluster"))
+    def replies(self, message: Record) -> Schema:
+        clusters = len(models_of(message, "cluster"))
+        if clusters == 0:
+            ticket = Numbers(torch.float64, least=0, most=1)
+            return {"local": MODEL, "samples": SAMPLES, "ticket": ticket}
         pick = Numbers(torch.int64, least=0, most=clusters - 1)
-        choice = {"pick": pick} if clusters else {"ticket": Numbers(torch.float64, (), 0, 1)}
-        return {"local": MODEL, "samples": SAMPLES, **choice}
+        return {"local": MODEL, "samples": SAMPLES, "pick": pick}
 
-    def discloses(self) -> dict[str, str]:
-        return {"pick": ""}
+    # --- capabilities ---------------------------------------------------------------------------
 
-    def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
-        values = {**state.values, "round": state.values["round"] + 1}
-        if not replies:
-            return Record(state.models, values)
-        picks = self._picks(replies)
-        values.update({f"cluster_of/{name}": torch.tensor(pick) for name, pick in picks.items()})
-        members: list[list[Record]] = [[] for _ in range(self.clusters)]
-        for client, reply in replies.items():
-            members[picks[client.name]].append(reply)
-        before = numbered(state, "cluster") or [state.models["source"]] * self.clusters
-        means = [
-            merged(group, self.mean, self.aggregation, before[c]) for c, group in enumerate(members)
-        ]
-        return Record({"source": state.models["source"], **named("cluster", means)}, values)
-
-    def _picks(self, replies: Mapping[Client, Record]) -> dict[str, int]:
-        picks = {c.name: int(r.values["pick"]) for c, r in replies.items() if "pick" in r.values}
-        tickets = {c.name: r.values["ticket"] for c, r in replies.items() if "ticket" in r.values}
-        return {**picks, **balanced_groups(tickets, self.clusters)}
-
-    def offered(self, state: Record, client: Client) -> State:
-        return model_of(state, client)
-
-    def describe(self, state: Record) -> Health:
-        """The cluster that each client took."""
-        return {n: v.tolist() for n, v in state.values.items() if n.startswith("cluster_of/")}
+    def disclosures(self) -> dict[str, str | None]:
+        return {"pick": None}
 
 
 def adaptation_loss(outputs: Outputs, ce_weight: float) -> float:
-    """L_IM + λ·L_CE of a model on all images, with its own prototype labels."""
+    """Return L_IM + λ·L_CE of a model on all images, with its own prototype labels."""
     labels = prototype_labels(outputs.features, outputs.probabilities).labels
     ce = F.cross_entropy(outputs.logits, labels)
     return float(information_maximization(outputs.logits) + ce_weight * ce)
 
 
 def balanced_groups(tickets: Mapping[str, Tensor], groups: int) -> dict[str, int]:
-    """Clients dealt out in the order of their tickets: random groups whose sizes differ by one."""
+    """Deal clients to groups in the order of their tickets, so that sizes differ by at most one."""
     order = sorted(tickets, key=lambda name: float(tickets[name]))
     return {name: place % groups for place, name in enumerate(order)}
 
 
-def _copy(rng: torch.Generator) -> torch.Generator:
+def _draw_ticket(rng: torch.Generator) -> Tensor:
+    """Draw a number from a copy of the generator, so that training is the same without it."""
     copy = torch.Generator()
     copy.set_state(rng.get_state())
-    return copy
+    return torch.rand((), generator=copy, dtype=torch.float64)

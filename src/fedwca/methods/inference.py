@@ -1,4 +1,4 @@
-"""Models at a client: put received weights in, ask what they say of the client's images."""
+"""Models at a client: load received weights, evaluate them on the client's images."""
 
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
@@ -6,21 +6,31 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedwca.core.params import State, clone, is_batch_norm_statistic
+from fedwca.core.params import clone, is_batch_norm_statistic
 from fedwca.data.images import UnlabeledImages
+from fedwca.methods.record import Record
 from fedwca.models import DomainModel
 
-__all__ = ["BatchNorm", "Outputs", "device_of", "evaluate", "load", "own_statistics", "recalibrate"]
+__all__ = [
+    "BatchNorm",
+    "Outputs",
+    "device_of",
+    "evaluate",
+    "load",
+    "recalibrate",
+    "remember_statistics",
+]
 
 BatchNorm = Literal["blend", "recalibrate", "local"]
+_OWN_STATISTICS = "batch_norm"  # in a client's memory
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
 
 class Outputs(NamedTuple):
-    """What a model says of all images, in evaluation mode."""
+    """Features [N, q] and logits [N, M] of a model on all images, in evaluation mode."""
 
-    features: Tensor  # [N, q]
-    logits: Tensor  # [N, M]
+    features: Tensor
+    logits: Tensor
 
     @property
     def probabilities(self) -> Tensor:
@@ -29,12 +39,12 @@ class Outputs(NamedTuple):
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where the model lives."""
+    """Return the device that the model is on."""
     return next(model.parameters()).device
 
 
 def evaluate(model: DomainModel, images: UnlabeledImages, batch_size: int = 256) -> Outputs:
-    """Features and logits of all images: no dropout, no augmentation, no buffer changed."""
+    """Run the model on all images: no dropout, no augmentation, no buffer changes."""
     model.eval()
     device = device_of(model)
     with torch.inference_mode():
@@ -51,27 +61,31 @@ def load(
     weights: Mapping[str, Tensor],
     images: UnlabeledImages,
     batch_norm: BatchNorm,
-    own: Mapping[str, Tensor] | None = None,
+    memory: Record | None = None,
 ) -> None:
-    """Put received weights into the resident model, with BatchNorm treated as the run says.
+    """Load received weights into the model, with BatchNorm treated as the run says.
 
-    `own` holds the client's own statistics for "local"; a client that has none yet keeps those
-    that came.
+    With "local", statistics in the client's memory replace those received; see
+    `remember_statistics`.
     """
+    own = memory.models.get(_OWN_STATISTICS) if memory else None
     model.load_features({**weights, **own} if batch_norm == "local" and own else weights)
     if batch_norm == "recalibrate":
         recalibrate(model, images)
 
 
-def own_statistics(weights: Mapping[str, Tensor]) -> State:
-    """Just the BatchNorm statistics of a model."""
-    return clone({n: t for n, t in weights.items() if is_batch_norm_statistic(n)})
+def remember_statistics(weights: Mapping[str, Tensor], batch_norm: BatchNorm) -> Record:
+    """Return a client's memory of its trained model: BatchNorm statistics, if it needs its own."""
+    if batch_norm != "local":
+        return Record()
+    own = clone({n: t for n, t in weights.items() if is_batch_norm_statistic(n)})
+    return Record(models={_OWN_STATISTICS: own})
 
 
 def recalibrate(model: DomainModel, images: UnlabeledImages, batch_size: int = 256) -> None:
-    """Estimate BatchNorm statistics anew on the client's images; nothing else changes.
+    """Estimate BatchNorm statistics on the client's images; nothing else changes.
 
-    A single image has no variance: its client keeps the statistics that came.
+    A single image has no variance: its client keeps the received statistics.
     """
     layers = [m for m in model.modules() if isinstance(m, _BATCH_NORMS)]
     if len(images) < 2 or not layers:
@@ -82,7 +96,7 @@ def recalibrate(model: DomainModel, images: UnlabeledImages, batch_size: int = 2
         layer.reset_running_stats()
         layer.momentum = None  # plain mean over batches
         layer.train()
-    # Batches of nearly equal size weigh equally, and none is left with a single image.
+    # Batches of nearly equal size weigh equally, and none has a single image.
     parts = -(-len(images) // batch_size)
     with torch.no_grad():
         for rows in torch.arange(len(images)).tensor_split(parts):

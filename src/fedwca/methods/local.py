@@ -1,20 +1,21 @@
 """Local: every client adapts alone by SHOT; nothing is aggregated.
 
 Liang, Hu, Feng: Do We Really Need to Access the Source Data? Source Hypothesis Transfer for
-Unsupervised Domain Adaptation, ICML 2020. The paper is silent on the budget: R·E epochs, as all
-others have; labels are renewed every epoch, as SHOT does.
+Unsupervised Domain Adaptation, ICML 2020. The paper is silent on the budget: R·E epochs, as for
+all other methods; labels are renewed every epoch, as in SHOT.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from pydantic.dataclasses import dataclass
 
 from fedwca.core.params import State
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import COUNT, MODEL, Adapted, Client, Declared, Method, Record
-from fedwca.methods.shot import adapt_from, memory_of
+from fedwca.methods.base import COUNT, MODEL, Adaptation, Client, Method, Record, Schema, round_of
+from fedwca.methods.inference import load, remember_statistics
+from fedwca.methods.shot import train_shot
 from fedwca.models import DomainModel
 
 __all__ = ["Local"]
@@ -30,33 +31,12 @@ class Local(Method):
 
     fixed_labels: bool = False
 
-    sends: ClassVar[Declared] = {"source": MODEL, "round": COUNT}
-
-    def init(self, source: State) -> Record:
-        return Record(models={"source": source}, values={"round": torch.tensor(0)})
+    sends: ClassVar[Schema] = {"source": MODEL, "round": COUNT}
 
     def send(self, state: Record, client: Client) -> Record:
-        # The source model travels until the client has begun; then it goes on from its own.
+        # A client needs the source model in its first round only.
         models = {} if f"begun/{client.name}" in state.values else state.models
         return Record(models=dict(models), values={"round": state.values["round"]})
-
-    def adapt(
-        self,
-        model: DomainModel,
-        images: UnlabeledImages,
-        message: Record,
-        memory: Record,
-        rng: torch.Generator,
-    ) -> Adapted:
-        start = memory.models.get("own") or message.models["source"]
-        weights, health = adapt_from(
-            start, model, images, message, memory, rng, self.training, self.fixed_labels
-        )
-        kept = memory_of(weights, self.training).models
-        return Adapted(Record(), Record(models={"own": weights, **kept}), {**health})
-
-    def replies(self, message: Record) -> Declared:
-        return {}
 
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         begun = {f"begun/{client.name}": torch.tensor(True) for client in replies}
@@ -65,5 +45,29 @@ class Local(Method):
     def offered(self, state: Record, client: Client) -> State:
         return state.models["source"]
 
+    def adapt(
+        self,
+        model: DomainModel,
+        images: UnlabeledImages,
+        message: Record,
+        memory: Record,
+        rng: torch.Generator,
+    ) -> Adaptation:
+        start = memory.models.get("own") or message.models["source"]
+        load(model, start, images, self.training.batch_norm, memory)
+        own, losses = train_shot(
+            model,
+            images,
+            self.training,
+            rng,
+            round=round_of(message),
+            fixed_labels=self.fixed_labels,
+        )
+        statistics = remember_statistics(own, self.training.batch_norm).models
+        return Adaptation(Record(), Record({"own": own, **statistics}), losses)
+
     def personal(self, offered: State, memory: Record) -> State:
         return memory.models.get("own") or offered
+
+    def replies(self, message: Record) -> Schema:
+        return {}

@@ -12,7 +12,7 @@ Schedule = Literal["constant", "shot_decay"]
 
 
 class Rates(Protocol):
-    """Settings that both source training and local adaptation have."""
+    """Settings shared by source training and local adaptation."""
 
     @property
     def lr(self) -> float: ...
@@ -31,7 +31,7 @@ class Rates(Protocol):
 def make_sgd(
     backbone: Iterable[nn.Parameter], rest: Iterable[nn.Parameter], rates: Rates
 ) -> torch.optim.SGD:
-    """A fresh optimizer; weight decay applies to every parameter."""
+    """Create the optimizer; weight decay applies to every parameter."""
     groups = [
         {"params": list(backbone), "scale": rates.backbone_lr},
         {"params": list(rest), "scale": 1.0},
@@ -42,18 +42,18 @@ def make_sgd(
         momentum=rates.momentum,
         nesterov=rates.nesterov and rates.momentum > 0,
         weight_decay=rates.weight_decay,
-        fused=_fuses(groups),
+        fused=_can_fuse(groups),
     )
 
 
-def _fuses(groups: list[dict[str, Any]]) -> bool:
-    """Whether one pass over the memory does the step: it would else take five."""
+def _can_fuse(groups: list[dict[str, Any]]) -> bool:
+    """Return whether the fused step is available, which reads the memory once, not five times."""
     parameters = [p for group in groups for p in group["params"]]
     return all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in parameters)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rates: Rates, progress: float) -> None:
-    """Rate after a share `progress` of the run: lr·(1 + 10·progress)^-0.75 if it decays."""
+    """Set the rate after a share `progress` of the run: lr·(1 + 10·progress)^-0.75 if it decays."""
     decay = 1.0 if rates.schedule == "constant" else (1 + 10 * progress) ** -0.75
     for group in optimizer.param_groups:
         group["lr"] = rates.lr * group["scale"] * decay

@@ -1,14 +1,14 @@
-"""Source only: every client uses the source model as it is. No round, no message."""
+"""Source only: every client uses the source model as it is, without any rounds."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from pydantic.dataclasses import dataclass
 
 from fedwca.core.params import State
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import Adapted, Client, Declared, Method, Record
+from fedwca.methods.base import Adaptation, Client, Method, Record, Schema
 from fedwca.models import DomainModel
 
 __all__ = ["SourceOnly"]
@@ -18,11 +18,11 @@ __all__ = ["SourceOnly"]
 class SourceOnly(Method):
     """The lower bound. With `batch_norm = "recalibrate"`, adaptation without any training."""
 
-    sends: ClassVar[Declared] = {}
+    sends: ClassVar[Schema] = {}
 
     @property
     def rounds(self) -> int:
-        """Nothing is ever communicated."""
+        """Always 0."""
         return 0
 
     def init(self, source: State) -> Record:
@@ -31,6 +31,12 @@ class SourceOnly(Method):
     def send(self, state: Record, client: Client) -> Record:
         return Record()
 
+    def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
+        return state
+
+    def offered(self, state: Record, client: Client) -> State:
+        return state.models["source"]
+
     def adapt(
         self,
         model: DomainModel,
@@ -38,14 +44,8 @@ class SourceOnly(Method):
         message: Record,
         memory: Record,
         rng: torch.Generator,
-    ) -> Adapted:
-        return Adapted(Record(), memory, {})
+    ) -> Adaptation:
+        return Adaptation(Record(), memory, {})
 
-    def replies(self, message: Record) -> Declared:
+    def replies(self, message: Record) -> Schema:
         return {}
-
-    def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
-        return state
-
-    def offered(self, state: Record, client: Client) -> State:
-        return state.models["source"]

@@ -1,20 +1,22 @@
-"""The one local loop: how every method trains a model on a client's unlabeled images."""
+"""The one local training loop of all methods, on a client's unlabeled images."""
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from fedwca.core.losses import information_maximization
 from fedwca.core.params import State, clone
 from fedwca.data.images import UnlabeledImages
+from fedwca.methods.bounds import Count, NonNegative
 from fedwca.methods.inference import BatchNorm, device_of
 from fedwca.methods.optimizer import Schedule, make_sgd, set_rate
+from fedwca.methods.record import Health
 from fedwca.models import DomainModel
 
 __all__ = ["Losses", "Objective", "Step", "Targets", "Training", "shot_loss", "train"]
@@ -29,46 +31,35 @@ class Training:
         epochs: local epochs E in each round.
         lr: learning rate; the paper's is 1e-3 for digits, 1e-4 for objects.
         batch_size: images of one step.
-        momentum, nesterov, weight_decay: of SGD, which starts afresh every round.
+        momentum, nesterov, weight_decay: of SGD, whose momentum is reset every round.
         ce_weight: λ, the weight of the cross-entropy with pseudo-labels.
-        backbone_lr: factor on the backbone's learning rate; SHOT takes 0.1 for objects.
+        backbone_lr: factor on the backbone's learning rate; SHOT uses 0.1 for objects.
         schedule: "constant", or SHOT's decay over all rounds.
-        batch_norm: what becomes of BatchNorm statistics in a received model: "blend" keeps them
-            as averaged, as the paper; "recalibrate" estimates them anew on the client's own
-            images before the model is judged, labels images, is trained or deployed; "local"
-            puts in those of the client's own last model.
+        batch_norm: BatchNorm statistics of a received model: "blend" keeps them as averaged, as
+            the paper; "recalibrate" estimates them on the client's own images before the model is
+            evaluated, trained or deployed; "local" replaces them by those of the client's own
+            last model.
     """
 
-    rounds: int = 100
-    epochs: int = 5
-    lr: float = 1e-3
-    batch_size: int = 64
-    momentum: float = 0.9
+    rounds: Count = 100
+    epochs: Count = 5
+    lr: NonNegative = 1e-3
+    batch_size: Annotated[int, Field(ge=2, lt=2**31)] = 64  # BatchNorm needs two
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     nesterov: bool = True
-    weight_decay: float = 1e-3
-    ce_weight: float = 0.1
-    backbone_lr: float = 1.0
+    weight_decay: NonNegative = 1e-3
+    ce_weight: NonNegative = 0.1
+    backbone_lr: NonNegative = 1.0
     schedule: Schedule = "constant"
     batch_norm: BatchNorm = "blend"
 
-    def __post_init__(self) -> None:
-        for name in ("rounds", "epochs", "lr", "weight_decay", "ce_weight", "backbone_lr"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"training.{name} must be a number from 0 on")
-        if not 2 <= self.batch_size < 2**31:
-            raise ValueError("training.batch_size must be at least 2, for BatchNorm, below 2^31")
-        if max(self.rounds, self.epochs) >= 2**31:
-            raise ValueError("training.rounds and training.epochs must be below 2^31")
-        if not 0 <= self.momentum < 1:
-            raise ValueError("training.momentum must be at least 0 and below 1")
-
 
 class Targets(NamedTuple):
-    """What the cross-entropy learns from.
+    """What the cross-entropy learns from, for each of N images.
 
     Attributes:
         labels: [N] pseudo-labels.
-        partner: [N] image to mix in, or -1 for none.
+        partner: [N] the image to mix in, or -1 for none.
         used: [N] whether the image takes part in the cross-entropy at all.
         share: μ, the partner's share in a mixed image.
     """
@@ -80,23 +71,36 @@ class Targets(NamedTuple):
 
     @classmethod
     def plain(cls, labels: Tensor) -> "Targets":
-        """Every image with its own label, nothing mixed."""
+        """Return targets with every image used and none mixed."""
         return cls(labels, torch.full_like(labels, -1), torch.ones_like(labels, dtype=torch.bool))
 
 
-Labeler = Callable[[], Targets]
-
-
-class Step(NamedTuple):
-    """One batch on its way through the model: what an objective is made from.
+class Batch(NamedTuple):
+    """The images of one step, and their labels.
 
     Attributes:
         rows: [b] the images of the batch.
         x: [b + mixed, ...] their pixels, then those of mixed images.
-        features, logits: [b + mixed, q], [b + mixed, M] what the model says of x.
-        wanted: rows of x that have a label to learn from.
-        target: [len(wanted)] those labels.
-        second: [b, M] what the model says of the batch's second view; empty without one.
+        wanted: rows of x that take part in the cross-entropy.
+        target: [len(wanted)] their labels.
+    """
+
+    rows: Tensor
+    x: Tensor
+    wanted: Tensor
+    target: Tensor
+
+
+class Step(NamedTuple):
+    """A batch and the model's outputs on it, from which an objective is computed.
+
+    Attributes:
+        rows: [b] the images of the batch.
+        x: [b + mixed, ...] their pixels, then those of mixed images.
+        features, logits: [b + mixed, q], [b + mixed, M] outputs of the model on x.
+        wanted: rows of x that take part in the cross-entropy.
+        target: [len(wanted)] their labels.
+        second: [b, M] logits of the batch's second view; empty without one.
     """
 
     rows: Tensor
@@ -109,11 +113,11 @@ class Step(NamedTuple):
 
     @property
     def own_logits(self) -> Tensor:
-        """[b, M] of the batch's own images, without mixed ones."""
+        """[b, M] logits of the batch's images, without mixed ones."""
         return self.logits[: len(self.rows)]
 
     def cross_entropy(self) -> Tensor:
-        """L_CE over the wanted rows; zero if there are none."""
+        """Return L_CE over the wanted rows; zero if there are none."""
         if len(self.wanted) == 0:
             return self.logits.new_zeros(())
         return F.cross_entropy(self.logits[self.wanted], self.target)
@@ -123,11 +127,11 @@ Losses = dict[str, tuple[float, Tensor]]  # by name: its weight in the sum, its 
 
 
 class Objective(NamedTuple):
-    """What a client minimises.
+    """What a client minimizes.
 
     Attributes:
         loss: named losses of a batch, with their weights.
-        second_view: makes another view of the batch's images, for losses that compare the two.
+        second_view: makes another view of the batch's images, for losses that compare both.
     """
 
     loss: Callable[[Step], Losses]
@@ -135,7 +139,7 @@ class Objective(NamedTuple):
 
 
 def shot_loss(step: Step, training: Training) -> Losses:
-    """L_IM + λ·L_CE: what all methods but LADD and FedPCL minimise."""
+    """Return L_IM + λ·L_CE, which all methods but LADD and FedPCL minimize."""
     return {
         "im": (1.0, information_maximization(step.own_logits)),
         "ce": (training.ce_weight, step.cross_entropy()),
@@ -145,7 +149,7 @@ def shot_loss(step: Step, training: Training) -> Losses:
 def train(
     model: DomainModel,
     images: UnlabeledImages,
-    label: Labeler,
+    label: Callable[[], Targets],
     training: Training,
     rng: torch.Generator,
     *,
@@ -153,14 +157,14 @@ def train(
     fixed_labels: bool = True,
     objective: Objective | None = None,
     frozen_backbone: bool = False,
-) -> tuple[State, dict[str, float]]:
-    """Train the loaded model for E epochs, classifier frozen.
+) -> tuple[State, Health]:
+    """Train the loaded model for E epochs with the classifier frozen.
 
-    Labels are made at the start of the round, and of every epoch unless they are fixed.
+    Images are labeled at the start of the round, or of every epoch unless labels are fixed.
 
     Args:
-        objective: what to minimise; none: L_IM + λ·L_CE.
-        frozen_backbone: train the bottleneck alone; the backbone stays as it is, statistics too.
+        objective: what to minimize; default: L_IM + λ·L_CE.
+        frozen_backbone: train the bottleneck only; the backbone's statistics do not change either.
 
     Returns:
         The trained feature extractor, and the mean losses of the last epoch.
@@ -169,8 +173,8 @@ def train(
     objective = objective or Objective(lambda step: shot_loss(step, training))
     backbone = [] if frozen_backbone else model.backbone.parameters()
     optimizer = make_sgd(backbone, model.bottleneck.parameters(), training)
-    losses: dict[str, float] = {}
-    # Dropout draws from torch's global generator: seed it from ours, and leave it as it was.
+    losses: Health = {}
+    # Dropout draws from torch's global generator: seed it from ours, and restore it afterwards.
     with torch.random.fork_rng(devices=_cuda_devices(model)), _frozen(model, frozen_backbone):
         _seed(int(torch.randint(2**62, (1,), generator=rng)), device_of(model))
         for epoch in range(training.epochs):
@@ -192,51 +196,46 @@ def _epoch(
     optimizer: torch.optim.Optimizer,
     rng: torch.Generator,
     objective: Objective,
-) -> dict[str, float]:
+) -> Health:
+    """Train on all batches once; return the mean losses."""
     device = device_of(model)
     totals: dict[str, Tensor] = {}
     seen = 0
     for rows in _batches(len(images), training.batch_size, rng):
         batch = _batch(images, targets, rows, rng, device)
-        losses = _learn(model, optimizer, rows, *batch, objective)
+        losses = _learn(model, optimizer, batch, objective)
         for name, value in losses.items():
             totals[name] = totals.get(name, 0) + value * len(rows)
         seen += len(rows)
-    # Numbers are asked for once an epoch: a GPU would have to be waited for each time.
+    # Read once an epoch, because each read waits for a GPU.
     return {f"loss_{name}": float(value) / seen for name, value in totals.items()}
 
 
 def _learn(
-    model: DomainModel,
-    optimizer: torch.optim.Optimizer,
-    rows: Tensor,
-    x: Tensor,
-    wanted: Tensor,
-    target: Tensor,
-    objective: Objective,
+    model: DomainModel, optimizer: torch.optim.Optimizer, batch: Batch, objective: Objective
 ) -> dict[str, Tensor]:
-    """One step, on the model's device from end to end; its losses."""
-    losses = objective.loss(_step(model, rows, x, wanted, target, objective))
-    total = sum((w * value for w, value in losses.values()), x.new_zeros(()))
+    """Do one step of the optimizer; return the losses."""
+    losses = objective.loss(_forward(model, batch, objective))
+    total = sum((w * value for w, value in losses.values()), batch.x.new_zeros(()))
     optimizer.zero_grad(set_to_none=True)
-    if total.requires_grad:  # an objective may have nothing to say of a batch
+    if total.requires_grad:  # an objective may have no loss for a batch
         total.backward()
         optimizer.step()
     return {name: value.detach() for name, (_, value) in losses.items()}
 
 
-def _step(
-    model: DomainModel, rows: Tensor, x: Tensor, wanted: Tensor, target: Tensor, aim: Objective
-) -> Step:
-    """All views in one forward, so that BatchNorm's statistics move once a step."""
-    own = x[: len(rows)]
-    seen = torch.cat([x, aim.second_view(own)]) if aim.second_view else x
-    features, logits = model(seen)
+def _forward(model: DomainModel, batch: Batch, objective: Objective) -> Step:
+    """Run all views in one forward pass, so that BatchNorm statistics are updated once a step."""
+    rows, x, wanted, target = batch
+    views = x
+    if objective.second_view:
+        views = torch.cat([x, objective.second_view(x[: len(rows)])])
+    features, logits = model(views)
     return Step(rows, x, features[: len(x)], logits[: len(x)], wanted, target, logits[len(x) :])
 
 
 def _batches(count: int, batch_size: int, rng: torch.Generator) -> Iterator[Tensor]:
-    """Shuffled rows; a last batch of one image is left out, since BatchNorm cannot use it."""
+    """Yield shuffled rows; a batch of one image is skipped, since BatchNorm cannot use it."""
     for rows in torch.randperm(count, generator=rng).split(batch_size):
         if len(rows) > 1:
             yield rows
@@ -248,33 +247,27 @@ def _batch(
     rows: Tensor,
     rng: torch.Generator,
     device: torch.device,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """One forward for both losses: the batch's images, then its mixed images.
-
-    Returns:
-        On the device: x [b + mixed, ...]; which rows of x enter the cross-entropy; their labels.
-    """
+) -> Batch:
+    """Load the batch's images, then its mixed images, for one forward pass of both losses."""
     x = images.batch(rows, rng, device)
     partner, used, labels = targets.partner[rows], targets.used[rows], targets.labels[rows]
     mixed = used & (partner >= 0)
-    plain = torch.nonzero(used & ~mixed).squeeze(1)
-    if not mixed.any():
-        return x, *_moved(device, plain, labels[plain])
-    first = images.batch(rows[mixed], rng, device)
-    second = images.batch(partner[mixed], rng, device)
-    blend = (1 - targets.share) * first + targets.share * second
-    wanted = torch.cat([plain, torch.arange(len(rows), len(rows) + len(blend))])
-    target = torch.cat([labels[plain], labels[mixed]])
-    return torch.cat([x, blend]), *_moved(device, wanted, target)
-
-
-def _moved(device: torch.device, wanted: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    return wanted.to(device, non_blocking=True), target.to(device, non_blocking=True)
+    wanted = torch.nonzero(used & ~mixed).squeeze(1)
+    target = labels[wanted]
+    if mixed.any():
+        first = images.batch(rows[mixed], rng, device)
+        second = images.batch(partner[mixed], rng, device)
+        blend = (1 - targets.share) * first + targets.share * second
+        x = torch.cat([x, blend])
+        wanted = torch.cat([wanted, torch.arange(len(rows), len(x))])
+        target = torch.cat([target, labels[mixed]])
+    wanted, target = (t.to(device, non_blocking=True) for t in (wanted, target))
+    return Batch(rows, x, wanted, target)
 
 
 @contextmanager
 def _frozen(model: DomainModel, backbone: bool) -> Iterator[None]:
-    """A frozen backbone needs no gradients; the next client of this process may."""
+    """Turn off the gradients of a frozen backbone, until its client is done."""
     model.backbone.requires_grad_(not backbone)
     try:
         yield
@@ -290,7 +283,7 @@ def _set_training_mode(model: DomainModel, frozen_backbone: bool) -> None:
 
 
 def _seed(seed: int, device: torch.device) -> None:
-    """As `torch.manual_seed`, which without a GPU keeps a note of each call for ever."""
+    """Do as `torch.manual_seed`, which without a GPU uses more memory with each call."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         with torch.cuda.device(device):

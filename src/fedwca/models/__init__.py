@@ -1,39 +1,35 @@
 """Models: backbone → bottleneck → classifier, and their weights on disk."""
 
-from fedwca.models.backbone import Backbone
-from fedwca.models.build import build_model
-from fedwca.models.described import (
-    Description,
-    load_described,
-    read_description,
-    save_described,
-)
-from fedwca.models.domain_model import DomainModel
-from fedwca.models.heads import WeightNormClassifier
-from fedwca.models.registry import BACKBONES
-from fedwca.models.weights_file import (
+from fedwca.models.backbones import BACKBONES
+from fedwca.models.backbones.base import Backbone
+from fedwca.models.domain_model import DomainModel, WeightNormClassifier, build_model
+from fedwca.models.model_file import (
     load_backbone,
+    load_model,
     load_weights,
+    read_checksum,
     read_class_names,
-    read_seal,
     read_weights,
+    save_model,
     save_weights,
 )
+from fedwca.models.spec import Architecture, ModelDescription, NetworkSpec
 
 __all__ = [
-    "build_model",
-    "DomainModel",
-    "WeightNormClassifier",
-    "Backbone",
     "BACKBONES",
-    "read_weights",
-    "read_class_names",
-    "read_seal",
-    "load_weights",
+    "Architecture",
+    "Backbone",
+    "DomainModel",
+    "ModelDescription",
+    "NetworkSpec",
+    "WeightNormClassifier",
+    "build_model",
     "load_backbone",
+    "load_model",
+    "load_weights",
+    "read_checksum",
+    "read_class_names",
+    "read_weights",
+    "save_model",
     "save_weights",
-    "Description",
-    "load_described",
-    "read_description",
-    "save_described",
 ]

@@ -12,16 +12,16 @@ _SHUFFLES = 2000
 
 
 def purity(clusters: Sequence[int], domains: Sequence[str]) -> float:
-    """Share of clients whose domain is the commonest of their cluster."""
+    """Return the share of clients whose domain is the most common one in their cluster."""
     pairs = Counter(zip(clusters, domains, strict=True))
-    best: dict[int, int] = {}
+    largest: dict[int, int] = {}
     for (cluster, _), count in pairs.items():
-        best[cluster] = max(best.get(cluster, 0), count)
-    return sum(best.values()) / len(clusters)
+        largest[cluster] = max(largest.get(cluster, 0), count)
+    return sum(largest.values()) / len(clusters)
 
 
 def chance_purity(clusters: Sequence[int], domains: Sequence[str]) -> float:
-    """Mean purity of clusters of the same sizes, filled at random (seeded)."""
+    """Return the mean purity of random clusters of the same sizes (with a fixed seed)."""
     rng = random.Random(0)
     shuffled = list(domains)
     values = []
@@ -32,14 +32,14 @@ def chance_purity(clusters: Sequence[int], domains: Sequence[str]) -> float:
 
 
 def sizes_by_domain(clusters: Sequence[int], domains: Sequence[str]) -> str:
-    """How many clients of each domain share a cluster, as "6+2 | 8 | 8".
+    """Format how many clients of each domain share a cluster, e.g. "6+2 | 8 | 8".
 
-    A cluster that holds clients of several domains has a letter: "3a | 3a | 1a+2".
+    A letter marks a cluster with clients of several domains: "3a | 3a | 1a+2".
     """
-    where: dict[int, set[str]] = {}
+    domains_in: dict[int, set[str]] = {}
     for cluster, domain in zip(clusters, domains, strict=True):
-        where.setdefault(cluster, set()).add(domain)
-    mixed = [cluster for cluster, found in where.items() if len(found) > 1]
+        domains_in.setdefault(cluster, set()).add(domain)
+    mixed = [cluster for cluster, members in domains_in.items() if len(members) > 1]
     letters = dict(zip(mixed, string.ascii_letters, strict=False))
     blocks = []
     for domain in dict.fromkeys(domains):

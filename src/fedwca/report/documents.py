@@ -1,40 +1,15 @@
-"""Tables as files for a document: Markdown, CSV and LaTeX."""
+"""Tables as Markdown, CSV and LaTeX."""
 
 import csv
+import html
 import io
+import re
 from collections.abc import Sequence
 
-from fedwca.notes import printable
-from fedwca.report.tables import Grid, as_markdown
+from fedwca._support.text import to_single_line
+from fedwca.report.tables import Table
 
-__all__ = ["as_csv", "latex_document", "markdown_document"]
-
-
-def markdown_document(caption: str, grids: Sequence[Grid], notes: Sequence[str]) -> str:
-    """A caption, tables one below the other, then notes."""
-    first, *others = grids
-    parts = [caption, as_markdown(first)]
-    for grid in others:
-        parts += [f"{grid.title}:", as_markdown(grid)]
-    if notes:
-        parts.append("\n".join(f"- {note}" for note in notes))
-    return "\n\n".join(parts) + "\n"
-
-
-def as_csv(grid: Grid) -> str:
-    """Comma-separated, with a header."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([_cell(cell) for cell in row] for row in (grid.header, *grid.rows))
-    return text.getvalue()
-
-
-def _cell(text: str) -> str:
-    """Text that no spreadsheet takes for a formula, as it would "=1+1" or "-x"; numbers stay."""
-    shown = printable(text)
-    is_formula = shown[:1] in ("=", "+", "@") or (shown[:1] == "-" and not shown[1:2].isdigit())
-    return f"'{shown}" if is_formula and len(shown) > 1 else shown
-
+__all__ = ["latex_document", "markdown_document", "to_csv", "to_markdown"]
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -44,7 +19,7 @@ _LATEX = {
     "<": "$<$",
     ">": "$>$",
     "|": "$|$",
-    "[": "{[}",  # after a new row it would be an option
+    "[": "{[}",  # at the start of a row it would begin an option
     "]": "{]}",
     "±": r"$\pm$",
     "×": r"$\times$",
@@ -55,28 +30,69 @@ _LATEX = {
 }
 
 
-def latex_document(caption: str, label: str, grids: Sequence[Grid], notes: Sequence[str]) -> str:
-    """A table environment that needs no package; wide ones are for `table*` or a small font."""
+def markdown_document(caption: str, tables: Sequence[Table], notes: Sequence[str]) -> str:
+    """Return a caption, tables and notes."""
+    first, *others = tables
+    parts = [caption, to_markdown(first)]
+    for table in others:
+        parts += [f"{table.title}:", to_markdown(table)]
+    if notes:
+        parts.append("\n".join(f"- {note}" for note in notes))
+    return "\n\n".join(parts) + "\n"
+
+
+def to_markdown(table: Table) -> str:
+    """Return a table without its title; names in it are never markup."""
+    lines = [table.header, ["---"] + ["---:"] * (len(table.header) - 1), *table.rows]
+    cells = [[_escape_markdown(cell) for cell in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def _escape_markdown(cell: str) -> str:
+    text = html.escape(to_single_line(cell), quote=False)
+    return re.sub(r"([|`\[\]\\])", r"\\\1", text)
+
+
+def to_csv(table: Table) -> str:
+    """Return comma-separated values with a header."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for row in (table.header, *table.rows):
+        writer.writerow([_escape_formula(cell) for cell in row])
+    return text.getvalue()
+
+
+def _escape_formula(cell: str) -> str:
+    """Quote text that a spreadsheet would run as a formula, such as "=1+1"; keep numbers."""
+    text = to_single_line(cell)
+    is_formula = text[:1] in ("=", "+", "@") or (text[:1] == "-" and not text[1:2].isdigit())
+    return f"'{text}" if is_formula and len(text) > 1 else text
+
+
+def latex_document(caption: str, label: str, tables: Sequence[Table], notes: Sequence[str]) -> str:
+    """Return a table environment that needs no LaTeX package."""
     lines = [r"\begin{table*}[t]", r"\centering", r"\small"]
-    lines.append(rf"\caption{{{_latex(caption)}}}")
+    lines.append(rf"\caption{{{_escape_latex(caption)}}}")
     lines.append(rf"\label{{tab:{label}}}")
-    for number, grid in enumerate(grids):
-        lines += [rf"\par\medskip {_latex(grid.title)}\par\smallskip"] if number else []
-        lines += _tabular(grid)
+    for number, table in enumerate(tables):
+        if number:
+            lines.append(rf"\par\medskip {_escape_latex(table.title)}\par\smallskip")
+        lines += _tabular(table)
     if notes:
         lines.append(r"\par\smallskip\footnotesize")
-        lines.append(_latex("; ".join(notes)) + ".")
+        lines.append(_escape_latex("; ".join(notes)) + ".")
     return "\n".join([*lines, r"\end{table*}"]) + "\n"
 
 
-def _tabular(grid: Grid) -> list[str]:
-    columns = "l" + "r" * (len(grid.header) - 1)
+def _tabular(table: Table) -> list[str]:
+    columns = "l" + "r" * (len(table.header) - 1)
     header, *rows = (
-        " & ".join(_latex(cell) for cell in row) + r" \\" for row in (grid.header, *grid.rows)
+        " & ".join(_escape_latex(cell) for cell in row) + r" \\"
+        for row in (table.header, *table.rows)
     )
     start = rf"\begin{{tabular}}{{{columns}}}\hline"
     return [start, header + r" \hline", *rows, r"\hline", r"\end{tabular}"]
 
 
-def _latex(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in printable(text, 2000))
+def _escape_latex(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in to_single_line(text, 2000))

@@ -1,4 +1,4 @@
-"""The report page: one HTML file that needs nothing else, from run folders alone."""
+"""The report page: one HTML file that loads nothing else, made from run folders alone."""
 
 import html
 import json
@@ -11,53 +11,52 @@ from fedwca.report.runs import RunView
 
 __all__ = ["live_page", "page_data", "report_page"]
 
-_LOOK_EVERY = 2000  # milliseconds between looks of a page that follows a run
+_POLL_INTERVAL = 2000  # milliseconds between requests of a page that follows a run
 
 
-def report_page(views: Sequence[RunView], *, images: bool = True) -> str:
-    """The page of one run, or of several side by side."""
-    data = page_data(views, images=images)
-    return _page(data, _title(views), connect="'none'")
+def report_page(runs: Sequence[RunView], *, images: bool = True) -> str:
+    """Return the page of one run, or of several side by side."""
+    return _fill_template(page_data(runs, images=images), _title(runs), connect="'none'")
 
 
-def page_data(views: Sequence[RunView], *, images: bool = True) -> dict[str, Any]:
-    """What the page shows."""
-    return run_data(views[0], images=images) if len(views) == 1 else comparison_data(views)
+def page_data(runs: Sequence[RunView], *, images: bool = True) -> dict[str, Any]:
+    """Return the data that the page shows."""
+    return run_data(runs[0], images=images) if len(runs) == 1 else comparison_data(runs)
 
 
-def live_page(views: Sequence[RunView]) -> str:
-    """The same page without data, which it then asks its server for."""
-    return _page({"kind": "live", "every": _LOOK_EVERY}, _title(views), connect="'self'")
+def live_page(runs: Sequence[RunView]) -> str:
+    """Return the same page without data, which it requests from its server."""
+    return _fill_template({"kind": "live", "every": _POLL_INTERVAL}, _title(runs), connect="'self'")
 
 
-def _title(views: Sequence[RunView]) -> str:
-    return views[0].name if len(views) == 1 else f"{len(views)} runs compared"
+def _title(runs: Sequence[RunView]) -> str:
+    return runs[0].name if len(runs) == 1 else f"{len(runs)} runs compared"
 
 
-def _page(data: dict[str, Any], title: str, connect: str) -> str:
+def _fill_template(data: dict[str, Any], title: str, connect: str) -> str:
     parts = {
         "title": html.escape(title),
         "connect": connect,
-        "style": _asset("page.css"),
-        "data": _harmless(data),
-        "script": _asset("charts.js") + _asset("page.js"),
+        "style": _read_asset("page.css"),
+        "data": _to_safe_json(data),
+        "script": _read_asset("charts.js") + _read_asset("page.js"),
     }
-    page = _asset("page.html")
+    page = _read_asset("page.html")
     for name, text in parts.items():
-        before, mark, after = page.partition(f"{{{{{name}}}}}")
-        assert mark, name
+        before, placeholder, after = page.partition(f"{{{{{name}}}}}")
+        assert placeholder, name
         page = before + text + after
     return page
 
 
-def _harmless(data: dict[str, Any]) -> str:
-    """JSON that no browser takes for markup, whatever names are in it."""
+def _to_safe_json(data: dict[str, Any]) -> str:
+    """Return JSON that no browser takes for markup, whatever names it contains."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for letter in "<>&\u2028\u2029":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
-    # Half of a surrogate pair, as a damaged file name has it, cannot be written as UTF-8.
+    # Half of a surrogate pair, as in an undecodable file name, has no UTF-8.
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _asset(name: str) -> str:
+def _read_asset(name: str) -> str:
     return (files("fedwca.report") / "assets" / name).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What the report page shows, as plain data: of one run, or of several side by side."""
+"""The data of the report page, for one run or several side by side."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -7,11 +7,11 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from fedwca.files import open_file, read_optional
+from fedwca._support.files import open_regular_file, read_optional_json
 from fedwca.report.clusters import chance_purity, purity
 from fedwca.report.runs import RunView
 from fedwca.report.significance import paired_difference
-from fedwca.report.tables import by_variant, planned_rounds
+from fedwca.report.tables import group_by_variant, planned_rounds
 
 __all__ = ["comparison_data", "run_data"]
 
@@ -19,150 +19,154 @@ Json = dict[str, Any]
 _LOG_LINES = 200
 
 
-def run_data(view: RunView, *, images: bool = True) -> Json:
-    """All that the page of one run shows."""
-    held = _mappings(read_optional(view.path / "clients.json").get("clients"))
-    names = _names(view)
+def run_data(run: RunView, *, images: bool = True) -> Json:
+    """Return the data of the page of one run."""
+    clients = _mappings(read_optional_json(run.path / "clients.json").get("clients"))
+    names = _client_names(run)
     return {
         "kind": "run",
-        "name": view.name,
-        "method": view.method,
-        "settings": view.settings,
-        "seed": view.seed,
-        "done": view.done,
-        "rounds_done": view.rounds,
-        "rounds_planned": planned_rounds(view),
-        "clients": [_client(view, name, held.get(name, {})) for name in names],
-        "purity": _purity(view),
-        "rounds": [line["round"] for line in view.lines],
-        "series": _series(view, names),
-        "weights": _weights(view, names),
-        "costs": _costs(view),
-        "examples": _pictures(view.path / "examples.json") if images else {},
-        "sites": _mappings(read_optional(view.path / "sites.json")),
-        "log": _log(view.path / "log.txt"),
+        "name": run.name,
+        "method": run.method,
+        "settings": run.settings,
+        "seed": run.seed,
+        "done": run.done,
+        "rounds_done": run.rounds,
+        "rounds_planned": planned_rounds(run),
+        "clients": [_client_data(run, name, clients.get(name, {})) for name in names],
+        "purity": _purity(run),
+        "rounds": [line["round"] for line in run.lines],
+        "series": _series(run, names),
+        "weights": _weights(run, names),
+        "costs": _costs(run),
+        "examples": _example_images(run.path / "examples.json") if images else {},
+        "sites": _mappings(read_optional_json(run.path / "sites.json")),
+        "log": _log_tail(run.path / "log.txt"),
     }
 
 
-def _names(view: RunView) -> list[str]:
-    """All clients that any line speaks of, in the order of their first."""
-    return list(dict.fromkeys(chain.from_iterable(line["clients"] for line in view.lines)))
+def _client_names(run: RunView) -> list[str]:
+    """Return all clients of any line, in the order of their first appearance."""
+    return list(dict.fromkeys(chain.from_iterable(line["clients"] for line in run.lines)))
 
 
-def _client(view: RunView, name: str, held: Json) -> Json:
-    scored = [line["clients"][name] for line in view.lines if name in line["clients"]]
+def _client_data(run: RunView, name: str, images: Json) -> Json:
+    scored = [line["clients"][name] for line in run.lines if name in line["clients"]]
     last = scored[-1]
     return {
         "name": name,
         "domain": last.get("domain", ""),
-        "cluster": view.clusters.get(name),
-        "images": len(held["train"]) if isinstance(held.get("train"), list) else None,
-        "accuracy": _short(last.get("accuracy")),
-        "first_accuracy": _short(scored[0].get("accuracy")),
-        "confidence": _short(last.get("confidence")),
+        "cluster": run.clusters.get(name),
+        "images": len(images["train"]) if isinstance(images.get("train"), list) else None,
+        "accuracy": _round(last.get("accuracy")),
+        "first_accuracy": _round(scored[0].get("accuracy")),
+        "confidence": _round(last.get("confidence")),
     }
 
 
-def _purity(view: RunView) -> Json | None:
-    """How well clusters match domains, where these are known."""
-    domains = view.domains
-    # Where every client is a domain of its own, any clustering is as pure as any other.
+def _purity(run: RunView) -> Json | None:
+    """Return how well clusters match domains; None where these are unknown."""
+    domains = run.domains
+    # If every client has a domain of its own, all clusterings are equally pure.
     if not any(domains.values()) or len(set(domains.values())) == len(domains):
         return None
-    found, truth = [view.clusters[name] for name in domains], list(domains.values())
-    return {"purity": purity(found, truth), "chance": chance_purity(found, truth)}
+    clusters, truth = [run.clusters[name] for name in domains], list(domains.values())
+    return {"purity": purity(clusters, truth), "chance": chance_purity(clusters, truth)}
 
 
-def _series(view: RunView, names: Sequence[str]) -> Json:
-    """By name of the quantity, by client: a value for each line, None where there is none."""
+def _series(run: RunView, names: Sequence[str]) -> Json:
+    """Return a value for each line by quantity and client, None where it is unknown."""
     scores = {
         quantity: {
-            name: [_short(line["clients"].get(name, {}).get(quantity)) for line in view.lines]
+            name: [_round(line["clients"].get(name, {}).get(quantity)) for line in run.lines]
             for name in names
         }
         for quantity in ("accuracy", "confidence")
     }
+    health_by_line = [line.get("health", {}) for line in run.lines]
     health = {
         quantity: {
-            name: [_number(line.get("health", {}).get(name, {}), quantity) for line in view.lines]
+            name: [_health_value(h.get(name, {}), quantity) for h in health_by_line]
             for name in names
         }
-        for quantity in _health_names(view)
+        for quantity in _health_names(run)
     }
-    everything = {**scores, **{k: v for k, v in health.items() if k != "confidence"}}
-    return {k: by for k, by in everything.items() if _known(chain.from_iterable(by.values()))}
+    health.pop("confidence", None)  # f_init's: the scores have that of the model in use
+    series = {**scores, **health}
+    return {k: by for k, by in series.items() if _known(chain.from_iterable(by.values()))}
 
 
-def _health_names(view: RunView) -> list[str]:
-    """Numbers that clients tell, those that are lists by their first entry's meaning."""
-    found: dict[str, None] = {}
-    for line in view.lines:
-        for told in line.get("health", {}).values():
-            for key, value in told.items():
-                if not isinstance(value, list):
-                    found[key] = None
-            if "beta_scores" in told:
-                found["density"] = None
-    return list(found)
+def _health_names(run: RunView) -> list[str]:
+    """Return the names of the clients' log numbers; `density` stands for `beta_scores`."""
+    names: dict[str, None] = {}
+    for line in run.lines:
+        for health in line.get("health", {}).values():
+            names |= {name: None for name, v in health.items() if not isinstance(v, list)}
+            if "beta_scores" in health:
+                names["density"] = None
+    return list(names)
 
 
-def _number(told: Json, quantity: str) -> float | None:
+def _health_value(health: Json, quantity: str) -> float | None:
+    if quantity != "density":
+        return _round(health.get(quantity))
     # SND of the own cluster's model, which β compares with that of the blend.
-    scores = told.get("beta_scores")
-    density = scores[0] if isinstance(scores, list) and scores else None  # a site may say anything
-    return _short(density if quantity == "density" else told.get(quantity))
+    scores = health.get("beta_scores")
+    return _round(scores[0]) if isinstance(scores, list) and scores else None
 
 
-def _weights(view: RunView, names: Sequence[str]) -> Json | None:
-    """v_k of every client, for each round that has any."""
+def _weights(run: RunView, names: Sequence[str]) -> Json | None:
+    """Return v_k of every client for each round that has any."""
     rounds = []
-    for line in view.lines:
-        found = {n: line["server"][f"v/{n}"] for n in names if f"v/{n}" in line.get("server", {})}
-        if found:
-            values = {name: [_short(v) for v in row] for name, row in found.items()}
+    for line in run.lines:
+        server = line.get("server", {})
+        weights = {name: server[f"v/{name}"] for name in names if f"v/{name}" in server}
+        if weights:
+            values = {name: [_round(v) for v in row] for name, row in weights.items()}
             rounds.append({"round": line["round"], "values": values})
     return {"rounds": rounds} if rounds else None
 
 
-def _costs(view: RunView) -> Json:
-    lines = [line for line in view.lines if line.get("seconds") is not None]
+def _costs(run: RunView) -> Json:
+    lines = [line for line in run.lines if line.get("seconds") is not None]
     return {
         "rounds": [line["round"] for line in lines],
-        "seconds": [_short(line["seconds"]) for line in lines],
+        "seconds": [_round(line["seconds"]) for line in lines],
         "bytes_down": [line.get("bytes_down", 0) for line in lines],
         "bytes_up": [line.get("bytes_up", 0) for line in lines],
     }
 
 
-def comparison_data(views: Sequence[RunView]) -> Json:
-    """Several runs side by side, apart for each benchmark and source."""
+def comparison_data(runs: Sequence[RunView]) -> Json:
+    """Return the data of several runs, grouped by benchmark and source."""
     groups: dict[tuple[str, str], list[RunView]] = {}
-    for view in views:
-        data = view.settings["data"]
-        groups.setdefault((data["benchmark"], data["source"]), []).append(view)
+    for run in runs:
+        data = run.settings["data"]
+        groups.setdefault((data["benchmark"], data["source"]), []).append(run)
     return {
         "kind": "comparison",
-        "runs": [_run_line(view) for view in views],
-        "groups": [_group(key, members) for key, members in groups.items()],
+        "runs": [_run_line(run) for run in runs],
+        "groups": [_group_data(key, members) for key, members in groups.items()],
     }
 
 
-def _run_line(view: RunView) -> Json:
+def _run_line(run: RunView) -> Json:
     return {
-        "name": view.name,
-        "method": view.method,
-        "seed": view.seed,
-        "rounds": view.rounds,
-        "planned": planned_rounds(view),
-        "done": view.done,
-        "accuracy": _short(view.accuracy),
+        "name": run.name,
+        "method": run.method,
+        "seed": run.seed,
+        "rounds": run.rounds,
+        "planned": planned_rounds(run),
+        "done": run.done,
+        "accuracy": _round(run.accuracy),
     }
 
 
-def _group(key: tuple[str, str], views: list[RunView]) -> Json:
+def _group_data(key: tuple[str, str], runs: list[RunView]) -> Json:
     benchmark, source = key
-    methods = [_method(name, same) for name, same in by_variant(views)]
-    domains = dict.fromkeys(d for v in views for d in v.last.get("accuracy", {}).get("domains", {}))
+    methods = [_method_data(name, group) for name, group in group_by_variant(runs)]
+    domains = dict.fromkeys(
+        d for run in runs for d in run.last.get("accuracy", {}).get("domains", {})
+    )
     return {
         "benchmark": benchmark,
         "source": source,
@@ -172,26 +176,26 @@ def _group(key: tuple[str, str], views: list[RunView]) -> Json:
     }
 
 
-def _method(name: str, views: list[RunView]) -> Json:
-    lasts = [v.last.get("accuracy", {}).get("domains", {}) for v in views]
-    domains = list(dict.fromkeys(chain.from_iterable(lasts)))
+def _method_data(name: str, runs: list[RunView]) -> Json:
+    scores = [run.last.get("accuracy", {}).get("domains", {}) for run in runs]
+    domains = list(dict.fromkeys(chain.from_iterable(scores)))
     return {
         "name": name,
-        "seeds": [v.seed for v in views],
-        "rounds": sorted({v.rounds for v in views}),
-        "done": all(v.done for v in views),
-        "means": {v.seed: v.accuracy for v in views if v.accuracy is not None},
-        "mean": _spread([v.accuracy for v in views]),
-        "domains": {d: _spread([last.get(d) for last in lasts]) for d in domains},
-        "curve": _curve(views),
+        "seeds": [run.seed for run in runs],
+        "rounds": sorted({run.rounds for run in runs}),
+        "done": all(run.done for run in runs),
+        "means": {run.seed: run.accuracy for run in runs if run.accuracy is not None},
+        "mean": _spread([run.accuracy for run in runs]),
+        "domains": {d: _spread([score.get(d) for score in scores]) for d in domains},
+        "curve": _curve(runs),
     }
 
 
-def _curve(views: Sequence[RunView]) -> list[Json]:
-    """Mean accuracy by round, over the seeds that have the round."""
+def _curve(runs: Sequence[RunView]) -> list[Json]:
+    """Return mean accuracy by round, over the seeds that have the round."""
     by_round: dict[int, list[float | None]] = {}
-    for view in views:
-        for line in view.lines:
+    for run in runs:
+        for line in run.lines:
             by_round.setdefault(line["round"], []).append(line.get("accuracy", {}).get("mean"))
     return [{"round": r, **_spread(values)} for r, values in sorted(by_round.items())]
 
@@ -199,14 +203,14 @@ def _curve(views: Sequence[RunView]) -> list[Json]:
 def _spread(values: Iterable[float | None]) -> Json:
     known = _known(values)
     return {
-        "mean": _short(fmean(known)) if known else None,
-        "spread": _short(stdev(known)) if len(known) > 1 else None,
+        "mean": _round(fmean(known)) if known else None,
+        "spread": _round(stdev(known)) if len(known) > 1 else None,
         "count": len(known),
     }
 
 
 def _differences(methods: Sequence[Json]) -> list[Json]:
-    """The best method against each other one, paired over the seeds that both have."""
+    """Compare the best method with each other one, paired over the seeds of both."""
     scored = [method for method in methods if method["mean"]["mean"] is not None]
     if len(scored) < 2:
         return []
@@ -216,11 +220,12 @@ def _differences(methods: Sequence[Json]) -> list[Json]:
         seeds = sorted(best["means"].keys() & other["means"].keys())
         if other is best or len(seeds) < 2:
             continue
-        pairs = ([m["means"][seed] for seed in seeds] for m in (best, other))
-        found = paired_difference(*pairs)
-        if found is not None:
-            told = {key: _short(value) for key, value in found._asdict().items()}
-            rows.append({"best": best["name"], "other": other["name"], **told})
+        difference = paired_difference(
+            [best["means"][seed] for seed in seeds], [other["means"][seed] for seed in seeds]
+        )
+        if difference is not None:
+            values = {key: _round(value) for key, value in difference._asdict().items()}
+            rows.append({"best": best["name"], "other": other["name"], **values})
     return rows
 
 
@@ -228,31 +233,35 @@ def _known(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def _short(value: Any) -> float | None:
-    """Four digits are more than any plot or table shows."""
+def _round(value: Any) -> float | None:
+    """Round to four digits, more than any plot or table shows; None if not a finite number."""
     if not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(f"{value:.4g}")
 
 
 def _mappings(content: Any) -> dict[str, Json]:
-    """The entries of a file that are what they should be; a damaged one is left out."""
+    """Return the entries of a file that are mappings; ignore corrupt ones."""
     if not isinstance(content, dict):
         return {}
-    return {name: part for name, part in content.items() if isinstance(part, dict)}
+    return {name: value for name, value in content.items() if isinstance(value, dict)}
 
 
-def _pictures(path: Path) -> dict[str, list[str]]:
-    clients = read_optional(path).get("clients")
+def _example_images(path: Path) -> dict[str, list[str]]:
+    """Return each client's example images as base64; ignore corrupt entries."""
+    clients = read_optional_json(path).get("clients")
     if not isinstance(clients, dict):
         return {}
-    lists = {name: part for name, part in clients.items() if isinstance(part, list)}
-    return {name: [p for p in part if isinstance(p, str)] for name, part in lists.items()}
+    return {
+        name: [image for image in images if isinstance(image, str)]
+        for name, images in clients.items()
+        if isinstance(images, list)
+    }
 
 
-def _log(path: Path) -> list[str]:
+def _log_tail(path: Path) -> list[str]:
     try:
-        with open_file(path) as file:
+        with open_regular_file(path) as file:
             return file.read().decode("utf-8", "replace").splitlines()[-_LOG_LINES:]
     except OSError:
         return []

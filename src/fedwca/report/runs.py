@@ -1,19 +1,21 @@
-"""Run folders as the reports see them: JSON only, so that reading them needs no PyTorch."""
+"""Read run folders for reports, without PyTorch."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedwca.errors import UserError
-from fedwca.files import read_json, read_lines, read_sealed
-from fedwca.run_content import DAMAGED, check_line, damaged, settings_of
+from fedwca._support.errors import UserError
+from fedwca._support.files import read_json, read_lines, read_verified
+from fedwca.experiments.run_schema import READ_ERRORS, check_line, corrupt_run_error, read_settings
 
-__all__ = ["RunView", "find_runs", "read_run"]
+__all__ = ["RunView", "find_runs", "flat_records", "read_run"]
+
+_SCORES = ("domain", "accuracy", "correct", "total", "confidence")
 
 
 @dataclass(frozen=True)
 class RunView:
-    """One run folder, read."""
+    """The content of one run folder."""
 
     path: Path
     settings: dict[str, Any]
@@ -27,7 +29,7 @@ class RunView:
 
     @property
     def method(self) -> str:
-        """Name of the method, with its BatchNorm treatment where that is not the paper's."""
+        """Name of the method, with its BatchNorm treatment unless that is the paper's."""
         treatment = self.settings["training"]["batch_norm"]
         name = str(self.settings["method"]["name"])
         return name if treatment == "blend" else f"{name} ({treatment})"
@@ -39,12 +41,12 @@ class RunView:
 
     @property
     def rounds(self) -> int:
-        """Rounds done."""
+        """Number of finished rounds."""
         return int(self.lines[-1]["round"]) if self.lines else 0
 
     @property
     def last(self) -> dict[str, Any]:
-        """The newest result line, empty if there is none yet."""
+        """The newest result line; empty before the first."""
         return self.lines[-1] if self.lines else {}
 
     @property
@@ -55,16 +57,17 @@ class RunView:
 
     @property
     def privacy(self) -> str:
-        """What the run promised its clients, empty if nothing."""
+        """The privacy guarantee of the run; empty if there is none."""
         path = self.path / "privacy.json"
         if not path.is_file():
             return ""
-        told = read_json(path)
-        return f"ε = {told['epsilon']:.3g}, δ = {told['delta']:g} after {told['rounds']} rounds"
+        guarantee = read_json(path)
+        epsilon, delta, rounds = (guarantee[name] for name in ("epsilon", "delta", "rounds"))
+        return f"ε = {epsilon:.3g}, δ = {delta:g} after {rounds} rounds"
 
     @property
     def clusters(self) -> dict[str, int]:
-        """Each client's cluster, empty if the method has none."""
+        """The cluster of each client; empty if the method has none."""
         return {
             name.removeprefix("cluster_of/"): int(value)
             for name, value in self.last.get("server", {}).items()
@@ -74,9 +77,8 @@ class RunView:
     @property
     def domains(self) -> dict[str, str]:
         """The true domain of each client that has a cluster."""
-        found = self.clusters
-        clients = self.last.get("clients", {})
-        return {name: score["domain"] for name, score in clients.items() if name in found}
+        clusters, scores = self.clusters, self.last.get("clients", {})
+        return {name: score["domain"] for name, score in scores.items() if name in clusters}
 
 
 def read_run(path: Path) -> RunView:
@@ -85,19 +87,19 @@ def read_run(path: Path) -> RunView:
     if not config.is_file():
         raise UserError(f"{path} is not a run folder: it has no config.json; see `fedwca list`")
     try:
-        settings = settings_of(read_json(config))
-        final = read_sealed(path / "result.json", older=True)  # damaged, it will be made anew
-        view = RunView(path, settings, tuple(_lines(path, final)), final is not None)
-        for line in view.lines:
+        settings = read_settings(read_json(config))
+        final = read_verified(path / "result.json", older=True)  # None if corrupt
+        run = RunView(path, settings, tuple(_lines(path, final)), final is not None)
+        for line in run.lines:
             check_line(line)
-        _ = view.privacy
-    except DAMAGED:
-        raise damaged(path) from None
-    return view
+        _ = run.privacy
+    except READ_ERRORS:
+        raise corrupt_run_error(path) from None
+    return run
 
 
 def _lines(path: Path, final: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """The result lines, the final one from its own file once the run is done."""
+    """Return the result lines; the final one comes from its own file once the run is done."""
     lines = read_lines(path / "results.jsonl")
     if final is None:
         return lines
@@ -105,11 +107,42 @@ def _lines(path: Path, final: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def find_runs(root: Path) -> tuple[list[RunView], list[str]]:
-    """All runs below a folder by name, and a sentence for each that cannot be read."""
-    views, problems = [], []
+    """Return all runs in a folder, sorted by name, and an error message for each unreadable one."""
+    runs, problems = [], []
     for config in sorted(root.glob("*/config.json")):
         try:
-            views.append(read_run(config.parent))
+            runs.append(read_run(config.parent))
         except UserError as error:
             problems.append(str(error))
-    return views, problems
+    return runs, problems
+
+
+def flat_records(run: RunView) -> list[dict[str, Any]]:
+    """Return one record for each round and client; all have the same keys, None where unknown.
+
+    `confidence` belongs to the model that the client uses, on the images that it is scored on;
+    `init_confidence` to f_init, on the images that the client adapts on.
+    """
+    records = [
+        _record(line, client)
+        for line in run.lines
+        for client in dict.fromkeys([*line.get("clients", {}), *line.get("health", {})])
+    ]
+    keys = dict.fromkeys(key for record in records for key in record)
+    return [{key: record.get(key) for key in keys} for record in records]
+
+
+def _record(line: dict[str, Any], client: str) -> dict[str, Any]:
+    score = line.get("clients", {}).get(client, {})
+    server = line.get("server", {})
+    health = dict(line.get("health", {}).get(client, {}))
+    if "confidence" in health:
+        health["init_confidence"] = health.pop("confidence")
+    record = {
+        "round": line["round"],
+        "client": client,
+        **{name: score.get(name) for name in _SCORES},
+        "cluster": server.get(f"cluster_of/{client}"),
+        "weights": server.get(f"v/{client}"),
+    }
+    return {**record, **health, **record}  # a site's numbers must not hide ours

@@ -1,4 +1,4 @@
-"""Is the difference between two methods more than chance? Paired over seeds."""
+"""Test whether two methods differ by more than chance, paired over seeds."""
 
 import math
 from collections.abc import Sequence
@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 __all__ = ["Difference", "paired_difference"]
 
-
-_ROUNDING = 1e-9  # differences that come of floating point alone
+_ROUNDING_ERROR = 1e-9
 
 
 class Difference(NamedTuple):
@@ -22,19 +21,19 @@ class Difference(NamedTuple):
 
 
 def paired_difference(ours: Sequence[float], theirs: Sequence[float]) -> Difference | None:
-    """Student's paired t-test, two-sided; None where there is no spread to test against.
+    """Run Student's paired two-sided t-test; return None if the differences have no spread.
 
     With the differences d of n pairs: t = mean(d) / (s(d)/√n), with n - 1 degrees of freedom.
-    Pairs that all differ by the same, or fewer than two of them, tell nothing of chance: accuracies
-    are counts of a few images, and such a tie is no proof.
+    Equal differences, or fewer than two pairs, say nothing about chance: accuracies are counts of
+    a few images.
     """
-    from scipy.stats import t as student  # here, since it takes a second to import
+    from scipy.stats import t as student  # slow to import
 
-    gaps = [a - b for a, b in zip(ours, theirs, strict=True)]
-    if len(gaps) < 2 or stdev(gaps) < _ROUNDING:
+    differences = [a - b for a, b in zip(ours, theirs, strict=True)]
+    if len(differences) < 2 or stdev(differences) < _ROUNDING_ERROR:
         return None
-    mean, error = fmean(gaps), stdev(gaps) / math.sqrt(len(gaps))
-    freedom = len(gaps) - 1
-    reach = float(student.ppf(0.975, freedom)) * error
-    p = 2 * float(student.sf(abs(mean) / error, freedom))
-    return Difference(mean, mean - reach, mean + reach, p, len(gaps))
+    mean, error = fmean(differences), stdev(differences) / math.sqrt(len(differences))
+    degrees = len(differences) - 1
+    margin = float(student.ppf(0.975, degrees)) * error
+    p = 2 * float(student.sf(abs(mean) / error, degrees))
+    return Difference(mean, mean - margin, mean + margin, p, len(differences))

@@ -1,172 +1,220 @@
-"""Run folders as TensorBoard's event files: scalars, cluster weights, example images."""
+"""Write a run as a TensorBoard event file: curves, cluster weights, example images."""
 
 import base64
 import io
 import math
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image
 
-from fedwca.errors import UserError
-from fedwca.files import read_json, write_atomically
-from fedwca.leftovers import sweep
-from fedwca.notes import written_out
-from fedwca.report.heat_map import heat_map
-from fedwca.report.records import flat_records
-from fedwca.report.runs import RunView
-from fedwca.run_content import DAMAGED, damaged
+from fedwca._support.errors import UserError
+from fedwca._support.files import read_json, write_atomically
+from fedwca._support.temporary_files import remove_stale_files
+from fedwca._support.text import escape_unprintable, to_single_line
+from fedwca.experiments.run_schema import READ_ERRORS, corrupt_run_error
+from fedwca.report.runs import RunView, flat_records
 
-__all__ = ["EVENTS", "scalars", "write_events"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
-# One file of one name, so that a new one takes the old one's place whole or not at all.
+__all__ = ["EVENTS", "write_events"]
+
+# A fixed name, so that a new file replaces the old one.
 EVENTS = "events.out.tfevents.0.fedwca"
 
 _COSTS = ("bytes_down", "bytes_up", "seconds")
-_NOT_MEANT = ("round", "cluster", "correct", "total")  # numbers of a record that make no curve
-_LARGEST = 512  # side of an example image
+_NO_CURVE = ("round", "cluster", "correct", "total")  # numbers of a record
+_LARGEST_EXAMPLE = 512  # pixels
+_LONGEST_NAME = 24  # characters of a client's name beside its weights
 
 
 class _Value(NamedTuple):
-    """What is shown under a tag: a number or a PNG."""
-
     round: int
     tag: str
-    shown: float | Image.Image
+    content: float | bytes  # a number or a PNG
 
 
 def write_events(run: RunView, folder: Path) -> Path:
-    """Write a run's events into a folder, in place of those that were there; their file."""
+    """Write a run's events into a folder, replacing earlier ones; return the file."""
     try:
-        content = _encoded(run, [*_scalar_values(run), *_weight_maps(run), *_examples(run)])
-    except DAMAGED:
-        raise damaged(run.path) from None
-    sweep(run.path)
+        content = _encode(run, [*_curves(run), *_weight_maps(run), *_examples(run)])
+    except READ_ERRORS:
+        raise corrupt_run_error(run.path) from None
+    remove_stale_files(run.path)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / EVENTS, content)
     return folder / EVENTS
 
 
-def scalars(run: RunView) -> dict[tuple[str, int], float]:
-    """All numbers that have a curve, by tag and round."""
-    return {(v.tag, v.round): v.shown for v in _scalar_values(run) if isinstance(v.shown, float)}
+# --- curves -------------------------------------------------------------------------------------
 
 
-def _scalar_values(run: RunView) -> Iterator[_Value]:
+def _curves(run: RunView) -> Iterator[_Value]:
     for line in run.lines:
-        told = {
+        values = {
             "accuracy/mean": line["accuracy"]["mean"],
             **{f"accuracy by domain/{d}": a for d, a in line["accuracy"]["domains"].items()},
             **{f"cost/{name}": line.get(name) for name in _COSTS},
         }
-        yield from (_Value(line["round"], tag, float(v)) for tag, v in told.items() if _known(v))
+        for tag, value in values.items():
+            if _is_number(value):
+                yield _Value(line["round"], tag, float(value))
+    yield from _client_curves(run)
+
+
+def _client_curves(run: RunView) -> Iterator[_Value]:
     by_round: dict[tuple[int, str], list[float]] = {}
     for record in flat_records(run):
         for name, number in _numbers(record).items():
             yield _Value(record["round"], f"{name} by client/{record['client']}", number)
             by_round.setdefault((record["round"], name), []).append(number)
-        for c, share in enumerate(record["weights"] or ()):
-            yield _Value(record["round"], f"weights of {record['client']}/{c}", float(share))
-    for (number_of_round, name), numbers in by_round.items():
-        if name != "accuracy":  # whose mean the run itself tells
-            yield _Value(number_of_round, f"mean over clients/{name}", fmean(numbers))
+        for cluster, weight in enumerate(record["weights"] or ()):
+            yield _Value(record["round"], f"weights of {record['client']}/{cluster}", float(weight))
+    for (round_number, name), numbers in by_round.items():
+        if name != "accuracy":  # the result line has its mean
+            yield _Value(round_number, f"mean over clients/{name}", fmean(numbers))
 
 
 def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
-    return {n: float(v) for n, v in record.items() if n not in _NOT_MEANT and _known(v)}
+    return {n: float(v) for n, v in record.items() if n not in _NO_CURVE and _is_number(v)}
 
 
-def _known(value: object) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
+# --- images -------------------------------------------------------------------------------------
+
+
 def _weight_maps(run: RunView) -> Iterator[_Value]:
-    """A picture of all v_k for each round."""
-    rounds: dict[int, dict[str, list[float]]] = {}
+    """Yield a heat map of all v_k for each round: a row for each client, a column per cluster."""
+    rounds: dict[int, dict[str, Sequence[float]]] = {}
     for record in flat_records(run):
         if record["weights"]:
-            found = rounds.setdefault(record["round"], {})
-            found[written_out(record["client"])] = [float(share) for share in record["weights"]]
+            rounds.setdefault(record["round"], {})[record["client"]] = record["weights"]
+    if not rounds:
+        return
+    clients = list(dict.fromkeys(client for weights in rounds.values() for client in weights))
+    columns = max(len(row) for weights in rounds.values() for row in weights.values())
+    unknown = [math.nan] * columns
+
+    def matrix(weights: Mapping[str, Sequence[float]]) -> list[list[float]]:
+        return [[*map(float, weights.get(c, ())), *unknown][:columns] for c in clients]
+
+    figure, image = _weight_figure(clients, matrix({}))
     for number, weights in rounds.items():
-        yield _Value(number, "cluster weights by round", heat_map(weights))
+        image.set_data(matrix(weights))
+        png = io.BytesIO()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # names in scripts that the font lacks
+            figure.savefig(png, format="png")
+        figure.set_layout_engine("none")  # the first layout suits all rounds
+        yield _Value(number, "cluster weights by round", png.getvalue())
+
+
+def _weight_figure(
+    clients: Sequence[str], weights: list[list[float]]
+) -> "tuple[Figure, AxesImage]":
+    from matplotlib.figure import Figure  # slow to import
+
+    columns = len(weights[0])
+    names = [
+        name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+        for name in map(to_single_line, clients)
+    ]
+    size = (min(3 + 0.3 * columns, 100), min(1 + 0.2 * len(names), 100))  # inches
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(weights, vmin=0, vmax=1, aspect="auto")
+    axes.set_yticks(range(len(names)), names, fontsize=8, parse_math=False)
+    axes.set_xticks(range(columns))
+    axes.set_xlabel("cluster")
+    figure.colorbar(image, ax=axes)
+    return figure, image
 
 
 def _examples(run: RunView) -> Iterator[_Value]:
-    """A strip of images for each client, where the run has kept some."""
+    """Yield a strip of images for each client, if the run has stored any."""
     file = run.path / "examples.json"
     if not file.is_file():
         return
     try:
-        kept = read_json(file)["clients"]
-        strips = {
-            name: _strip([_decoded(p) for p in found]) for name, found in kept.items() if found
-        }
-    except (*DAMAGED, SyntaxError, Image.DecompressionBombError):
-        raise UserError(f"{file} is damaged: delete it, and go on without examples") from None
+        clients = read_json(file)["clients"]
+        strips = {client: _join_images(pngs) for client, pngs in clients.items() if pngs}
+    except (*READ_ERRORS, SyntaxError, Image.DecompressionBombError):
+        raise UserError(f"{file} is corrupt: delete it to continue without examples") from None
     for client, strip in strips.items():
         yield _Value(0, f"examples/{client}", strip)
 
 
-def _strip(images: list[Image.Image]) -> Image.Image:
+def _join_images(encoded: Sequence[str]) -> bytes:
+    """Return images side by side, as one PNG."""
+    images = [_decode_image(text) for text in encoded]
     strip = Image.new("RGB", (sum(i.width for i in images), max(i.height for i in images)))
     left = 0
     for image in images:
         strip.paste(image, (left, 0))
         left += image.width
-    return strip
+    png = io.BytesIO()
+    strip.save(png, "PNG")
+    return png.getvalue()
 
 
-def _decoded(picture: str) -> Image.Image:
-    with Image.open(io.BytesIO(base64.b64decode(picture, validate=True)), formats=["PNG"]) as image:
-        if max(image.size) > _LARGEST:
-            raise ValueError("an example is a small image")
+def _decode_image(encoded: str) -> Image.Image:
+    content = io.BytesIO(base64.b64decode(encoded, validate=True))
+    with Image.open(content, formats=["PNG"]) as image:
+        if max(image.size) > _LARGEST_EXAMPLE:
+            raise ValueError("example images are small")
         decoded: Image.Image = image.convert("RGB")
     return decoded
 
 
-def _encoded(run: RunView, values: list[_Value]) -> bytes:
-    """The bytes of an event file; times are those of the run, as far as its folder tells them."""
+# --- the event file -----------------------------------------------------------------------------
+
+
+def _encode(run: RunView, values: list[_Value]) -> bytes:
+    """Return the bytes of an event file, with the times of the run as far as they are known."""
     try:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.record_writer import RecordWriter
     except ImportError:
         raise UserError(
-            "TensorBoard is not installed: install it with pip install 'fedwca[tensorboard]'"
+            "TensorBoard is not installed: run pip install 'fedwca[tensorboard]'"
         ) from None
 
-    def summary(tag: str, shown: float | Image.Image) -> Any:
-        if isinstance(shown, float):
-            return Summary.Value(tag=tag, simple_value=shown)
-        png = io.BytesIO()
-        shown.save(png, "PNG")
+    def make_summary(tag: str, content: float | bytes) -> Any:
+        if isinstance(content, float):
+            return Summary.Value(tag=tag, simple_value=content)
+        with Image.open(io.BytesIO(content)) as image:
+            width, height = image.size
         picture = Summary.Image(
-            width=shown.width,
-            height=shown.height,
-            colorspace=3,
-            encoded_image_string=png.getvalue(),
+            width=width, height=height, colorspace=3, encoded_image_string=content
         )
         return Summary.Value(tag=tag, image=picture)
 
-    times = _times(run)
+    times = _end_times(run)
     stream = io.BytesIO()
     writer = RecordWriter(stream)
     start = Event(wall_time=min(times.values(), default=0.0), file_version="brain.Event:2")
     writer.write(start.SerializeToString())
-    for number, tag, shown in sorted(values, key=lambda value: value.round):
-        told = Summary(value=[summary(written_out(tag), shown)])
-        event = Event(wall_time=times.get(number, 0.0), step=number, summary=told)
+    for number, tag, content in sorted(values, key=lambda value: value.round):
+        summary = Summary(value=[make_summary(escape_unprintable(tag), content)])
+        event = Event(wall_time=times.get(number, 0.0), step=number, summary=summary)
         writer.write(event.SerializeToString())
     return stream.getvalue()
 
 
-def _times(run: RunView) -> dict[int, float]:
-    """When each round was done, by the clock, counted from the settings on."""
-    at = (run.path / "config.json").stat().st_mtime
+def _end_times(run: RunView) -> dict[int, float]:
+    """Return when each round ended, counted from the creation of config.json."""
+    time = (run.path / "config.json").stat().st_mtime
     times = {}
     for line in run.lines:
-        at += float(line.get("seconds", 0.0))
-        times[int(line["round"])] = at
+        time += float(line.get("seconds", 0.0))
+        times[int(line["round"])] = time
     return times

@@ -1,4 +1,4 @@
-"""A page that follows a run: a small web server on this machine, for this machine alone."""
+"""A web server for this machine alone, whose page follows runs."""
 
 import hashlib
 import json
@@ -6,26 +6,26 @@ from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from fedwca.errors import UserError
+from fedwca._support.errors import UserError
 from fedwca.report.page import live_page, page_data
 from fedwca.report.runs import RunView
 
-__all__ = ["watch_server"]
+__all__ = ["HOST", "watch_server"]
 
 HOST = "127.0.0.1"
-_NAMES = ("127.0.0.1", "localhost")  # by which a browser on this machine may call us
+_HOST_NAMES = ("127.0.0.1", "localhost")
 
 
 def watch_server(read: Callable[[], list[RunView]], port: int = 0) -> ThreadingHTTPServer:
-    """The server, not yet serving.
+    """Return the server, not yet serving.
 
     Args:
-        read: reads the run folders anew.
-        port: 0 takes a free one.
+        read: reads the run folders; called for every request.
+        port: 0 chooses a free one.
     """
 
     class Handler(_Handler):
-        views = staticmethod(read)
+        read_runs = staticmethod(read)
 
     return _Server((HOST, port), Handler)
 
@@ -34,27 +34,27 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Nothing: a browser that has gone is no error of ours."""
+        """Ignore browsers that close the connection."""
 
 
 class _Handler(BaseHTTPRequestHandler):
-    views: Callable[[], list[RunView]]
+    read_runs: Callable[[], list[RunView]]
 
     def do_GET(self) -> None:
-        # A page of another site whose name points here must not read along.
-        if (self.headers.get("Host") or "").partition(":")[0] not in _NAMES:
+        # Another site whose name resolves to this machine must not read the page.
+        if (self.headers.get("Host") or "").partition(":")[0] not in _HOST_NAMES:
             return self._send(HTTPStatus.FORBIDDEN, b"", "text/plain")
         try:
             if self.path == "/":
-                return self._send(HTTPStatus.OK, live_page(self.views()).encode(), "text/html")
+                return self._send(HTTPStatus.OK, live_page(self.read_runs()).encode(), "text/html")
             if self.path == "/data.json":
-                return self._data()
-        except UserError as error:  # a run that was moved away, or is being written anew
+                return self._send_data()
+        except UserError as error:  # the run was moved, or is being rewritten
             return self._send(HTTPStatus.SERVICE_UNAVAILABLE, str(error).encode(), "text/plain")
         return self._send(HTTPStatus.NOT_FOUND, b"", "text/plain")
 
-    def _data(self) -> None:
-        data = page_data(self.views())
+    def _send_data(self) -> None:
+        data = page_data(self.read_runs())
         text = json.dumps(data, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
         tag = f'"{hashlib.sha256(text).hexdigest()[:32]}"'
         if self.headers.get("If-None-Match") == tag:
@@ -73,4 +73,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: the terminal is for the user."""
+        """Log no requests: the terminal belongs to the user."""

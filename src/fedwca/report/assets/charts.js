@@ -1,8 +1,8 @@
 "use strict";
-// Plots as SVG, drawn with the page's own colours. Every text goes in as text, never as markup.
+// Plots as SVG in the page's colors. Every text is inserted as text, never as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
-// Okabe and Ito's colours, which the colour-blind tell apart; dashes tell more lines than eight.
+// Okabe and Ito's colors, distinct for the color-blind; dashes distinguish more than eight lines.
 const PALETTE = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6d1f", "#7f7f7f"];
 const DASHES = ["", "6 3", "2 3", "8 3 2 3"];
 const SHAPES = ["circle", "square", "triangle", "diamond"];
@@ -55,7 +55,7 @@ function ticks(low, high, wanted = 5) {
   return found;
 }
 
-// Up to the first mark above the highest value, so that nothing touches the edge.
+// Ticks up to the first one above the highest value, so that nothing touches the edge.
 function roomyTicks(low, high) {
   const found = ticks(low, high || 1), step = found.length > 1 ? found[1] - found[0] : 1;
   while (found[found.length - 1] < high - step * 1e-6) found.push(found[found.length - 1] + step);
@@ -90,7 +90,7 @@ const wholeTicks = (low, high, width) => [...new Set(ticks(low, high, Math.max(2
 
 // --- lines ----------------------------------------------------------------------------------
 
-// series: [{name, values, spread?}], one value for each of `rounds`, null where there is none.
+// series: [{name, values, spread?}], one value for each of `rounds`, null if unknown.
 function lineChart({title, description, rounds, series, format, from, width}) {
   const height = 250, box = {left: 52, right: width - 12, top: 10, bottom: height - 40};
   const svg = canvas(width, height, title, description);
@@ -165,9 +165,9 @@ function drawBar(svg, one, number, value, left, bar, y, group, format) {
     x: left + 0.5, y: y(value.mean), width: Math.max(1, bar - 1), height: Math.max(0, y(0) - y(value.mean)),
     fill: value.colour || one.colour || colourOf(number),
   });
-  const told = node("title");
-  told.textContent = `${group}, ${one.name}: ${format(value.mean)}${value.spread ? " ± " + format(value.spread) : ""}`;
-  shape.append(told);
+  const tooltip = node("title");
+  tooltip.textContent = `${group}, ${one.name}: ${format(value.mean)}${value.spread ? " ± " + format(value.spread) : ""}`;
+  shape.append(tooltip);
   svg.append(shape);
   const middle = left + bar / 2;
   if (value.spread) {
@@ -265,9 +265,9 @@ function stackedBars({title, description, rounds, series, format, width}) {
       const value = one.values[r].mean, bar = node("rect", {
         x: x(round) - step / 2 + 0.5, width: Math.max(1, step - 1), y: y(base + value), height: Math.max(0, y(base) - y(base + value)), fill: colourOf(number),
       });
-      const told = node("title");
-      told.textContent = `round ${round}, ${one.name}: ${format(value)}`;
-      bar.append(told);
+      const tooltip = node("title");
+      tooltip.textContent = `round ${round}, ${one.name}: ${format(value)}`;
+      bar.append(tooltip);
       svg.append(bar);
       base += value;
     });

@@ -16,12 +16,12 @@ const mean = (values) => {
   return known.length ? known.reduce((a, b) => a + b, 0) / known.length : null;
 };
 
-// A name such as "constructor" is no key unless it was given as one.
+// Without this, a client named "constructor" would find the property of every object.
 const own = (object, name) => Object.hasOwn(object, name) ? object[name] : undefined;
 
-// What the reader has set, kept when the page is drawn anew.
-const reader = {round: null, by: "domain", open: new Set(), sort: {}};
-const drawn = [];  // {host, draw}: to draw again when the width changes
+// The choices of the reader, which survive a redraw.
+const choices = {round: null, by: "domain", open: new Set(), sort: {}};
+const drawn = [];  // {host, draw, width}: redrawn when the width changes
 
 function el(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -55,7 +55,7 @@ function redraw(entry) {
   entry.width = width;
   try {
     entry.host.replaceChildren(entry.draw(width));
-  } catch (error) {  // one plot that cannot be drawn must not take the others along
+  } catch (error) {  // one broken plot must not prevent the others
     entry.host.replaceChildren(el("p", {class: "note"}, `This plot cannot be drawn: ${error.message}`));
     console.error(error);
   }
@@ -78,29 +78,29 @@ function dataTable(id, table, open = false) {
   const made = el("details", {}, el("summary", {}, "Data as a table"));
   const fill = () => {
     if (made.open && made.children.length === 1) made.append(sortable(key, typeof table === "function" ? table() : table));
-    if (made.open) reader.open.add(key); else reader.open.delete(key);
+    if (made.open) choices.open.add(key); else choices.open.delete(key);
   };
   made.addEventListener("toggle", fill);
-  if (open || reader.open.has(key)) { made.open = true; fill(); }
+  if (open || choices.open.has(key)) { made.open = true; fill(); }
   return made;
 }
 
-// header: names; rows: cells that are texts, numbers, or {value, text}.
+// header: names; rows: cells, each a text, a number or {value, text}.
 function sortable(key, {header, rows}) {
   const body = el("tbody"), head = el("tr");
   const valueOf = (cell) => cell !== null && typeof cell === "object" ? cell.value : cell;
   const textOf = (cell) => cell === null || cell === undefined ? "–" : typeof cell === "object" ? cell.text : String(cell);
   const isText = header.map((_, c) => rows.some((row) => typeof valueOf(row[c]) === "string"));
   const show = () => {
-    const chosen = reader.sort[key];
+    const chosen = choices.sort[key];
     const order = rows.slice();
     if (chosen) order.sort((a, b) => compare(valueOf(a[chosen.column]), valueOf(b[chosen.column])) * chosen.way);
     body.replaceChildren(...order.map((row) => el("tr", {}, ...row.map((cell, c) => el("td", {class: isText[c] ? "text" : null, title: textOf(cell)}, textOf(cell))))));
     [...head.children].forEach((th, c) => th.setAttribute("aria-sort", chosen?.column === c ? (chosen.way > 0 ? "ascending" : "descending") : "none"));
   };
   header.forEach((name, column) => head.append(el("th", {scope: "col", class: isText[column] ? "text" : null}, el("button", {type: "button", onclick: () => {
-    const before = reader.sort[key];
-    reader.sort[key] = {column, way: before?.column === column ? -before.way : 1};
+    const before = choices.sort[key];
+    choices.sort[key] = {column, way: before?.column === column ? -before.way : 1};
     show();
   }}, name))));
   show();
@@ -161,13 +161,13 @@ function groupsOf(data) {
     domain: (client) => client.domain || client.name,
     cluster: (client) => client.cluster === null ? "no cluster" : `cluster ${client.cluster}`,
     client: (client) => client.name,
-  }[reader.by];
+  }[choices.by];
   const groups = new Map();
   for (const client of data.clients) groups.set(key(client), [...(groups.get(key(client)) || []), client.name]);
   return groups;
 }
 
-// Sites of a deployment have none, and where each has its own there is nothing to compare.
+// Sites of a deployment have no domains; if each client has its own, there is nothing to compare.
 const knowsDomains = (data) => data.clients.some((c) => c.domain) && domainsOf(data).length < data.clients.length;
 const domainsOf = (data) => [...new Set(data.clients.map((c) => c.domain || c.name))];
 const domainColour = (data, client) => coloursTell(data) ? colourOf(domainsOf(data).indexOf(client.domain || client.name)) : "#7f7f7f";
@@ -178,14 +178,14 @@ function runNumbers(data) {
   const first = mean(data.clients.map((c) => c.first_accuracy)), last = mean(data.clients.map((c) => c.accuracy));
   const down = data.costs.bytes_down.reduce((a, b) => a + b, 0), up = data.costs.bytes_up.reduce((a, b) => a + b, 0);
   const clusters = new Set(data.clients.map((c) => c.cluster).filter((c) => c !== null));
-  const told = [
+  const entries = [
     [last === null ? "unknown" : percent(last), last === null ? "accuracy: no labels" : `accuracy, mean of clients${first === null ? "" : ` (before: ${percent(first)})`}`],
-    [`${data.rounds_done} / ${data.rounds_planned}`, data.done ? "rounds, done" : "rounds, not done yet"],
+    [`${data.rounds_done} / ${data.rounds_planned}`, data.done ? "rounds, done" : "rounds, unfinished"],
     [String(data.clients.length), knowsDomains(data) ? `clients in ${domainsOf(data).length} domains` : "clients"],
     [clusters.size ? String(clusters.size) : "–", data.purity ? `clusters, purity ${data.purity.purity.toFixed(2)} (by chance ${data.purity.chance.toFixed(2)})` : "clusters"],
-    [size(down + up), `sent in all: ${size(down)} down, ${size(up)} up`],
+    [size(down + up), `sent in total: ${size(down)} down, ${size(up)} up`],
   ];
-  return el("ul", {class: "numbers"}, ...told.map(([number, text]) => el("li", {}, el("b", {}, number), el("span", {}, text))));
+  return el("ul", {class: "numbers"}, ...entries.map(([number, text]) => el("li", {}, el("b", {}, number), el("span", {}, text))));
 }
 
 function settingsTable(settings) {
@@ -194,9 +194,9 @@ function settingsTable(settings) {
   return {header: ["setting", "value"], rows};
 }
 
-function whatWasRun(data) {
+function summary(data) {
   const made = el("details", {}, el("summary", {}, "All settings"), sortable("settings", settingsTable(data.settings)));
-  return section("run", "What was run", "", runNumbers(data), made);
+  return section("run", "Summary", "", runNumbers(data), made);
 }
 
 function finalAccuracy(data) {
@@ -204,12 +204,12 @@ function finalAccuracy(data) {
   const domains = domainsOf(data), members = (domain) => data.clients.filter((c) => (c.domain || c.name) === domain);
   const bars = [
     {name: "before", colour: "#9aa4af", values: domains.map((d) => ({mean: mean(members(d).map((c) => c.first_accuracy)), spread: null}))},
-    {name: "at the end", colour: "#0072b2", values: domains.map((d) => ({mean: mean(members(d).map((c) => c.accuracy)), spread: null}))},
+    {name: "final", colour: "#0072b2", values: domains.map((d) => ({mean: mean(members(d).map((c) => c.accuracy)), spread: null}))},
   ];
   const byDomain = figure("accuracy-by-domain", {
     title: "Accuracy by domain", legend: bars,
-    draw: (width) => barChart({title: "Accuracy by domain", description: "Mean of each domain's clients, before the first round and at the end.", groups: domains, series: bars, format: percent, width}),
-    table: {header: ["domain", "clients", "before", "at the end"], rows: domains.map((d, i) => [d, members(d).length, share(bars[0].values[i].mean), share(bars[1].values[i].mean)])},
+    draw: (width) => barChart({title: "Accuracy by domain", description: "Mean of each domain's clients, before the first round and after the last.", groups: domains, series: bars, format: percent, width}),
+    table: {header: ["domain", "clients", "before", "final"], rows: domains.map((d, i) => [d, members(d).length, share(bars[0].values[i].mean), share(bars[1].values[i].mean)])},
   });
   return section("accuracy", "Final accuracy", "On each client's own test images.", el("div", {class: "charts"}, ...(knowsDomains(data) ? [byDomain] : []), clientFigure(data)));
 }
@@ -220,9 +220,9 @@ function clientFigure(data) {
   const bars = [{name: "accuracy", values: data.clients.map((c) => ({mean: c.accuracy, spread: null, colour: domainColour(data, c)}))}];
   return figure("accuracy-by-client", {
     title: "Accuracy by client", legend: domainLegend(data),
-    draw: (width) => barChart({title: "Accuracy by client", description: "Each client at the end, coloured by domain.", groups: data.clients.map((c) => c.name), series: bars, format: percent, width}),
+    draw: (width) => barChart({title: "Accuracy by client", description: "Final accuracy of each client, colored by domain.", groups: data.clients.map((c) => c.name), series: bars, format: percent, width}),
     table: {
-      header: ["client", "domain", "cluster", "images", "before", "at the end", "confidence"],
+      header: ["client", "domain", "cluster", "images", "before", "final", "confidence"],
       rows: data.clients.map((c) => [c.name, c.domain, c.cluster, c.images, share(c.first_accuracy), share(c.accuracy), share(c.confidence)]),
     },
   });
@@ -240,11 +240,11 @@ const QUANTITIES = {
 function byRound(data) {
   const known = Object.keys(data.series).filter((name) => QUANTITIES[name] || name.startsWith("loss_"));
   if (!known.length || data.rounds.length < 2) return null;
-  if (!knowsDomains(data) && reader.by === "domain") reader.by = "client";
-  const choice = el("select", {id: "by", onchange: (event) => { reader.by = event.target.value; show(current); document.getElementById("by").focus(); }},
-    ...(knowsDomains(data) ? ["domain", "cluster", "client"] : ["client", "cluster"]).map((name) => el("option", {value: name, selected: reader.by === name}, name)));
+  if (!knowsDomains(data) && choices.by === "domain") choices.by = "client";
+  const choice = el("select", {id: "by", onchange: (event) => { choices.by = event.target.value; show(current); document.getElementById("by").focus(); }},
+    ...(knowsDomains(data) ? ["domain", "cluster", "client"] : ["client", "cluster"]).map((name) => el("option", {value: name, selected: choices.by === name}, name)));
   const figures = known.map((name) => quantityFigure(data, name));
-  return section("rounds", "By round", "Before round 1 (round 0) and after each.", el("p", {}, el("label", {for: "by"}, "One line for each "), choice), el("div", {class: "charts"}, ...figures));
+  return section("rounds", "By round", "Before round 1 (round 0) and after each.", el("p", {}, el("label", {for: "by"}, "One line per "), choice), el("div", {class: "charts"}, ...figures));
 }
 
 function quantityFigure(data, name) {
@@ -267,7 +267,7 @@ function clusterSection(data) {
     name: `cluster ${number}`,
     clients: data.clients.filter((c) => c.cluster === number).map((c) => ({name: c.name, colour: domainColour(data, c), pictures: own(data.examples, c.name) || []})),
   }));
-  const pictures = Object.keys(data.examples).length ? "" : " No example images are kept here.";
+  const pictures = Object.keys(data.examples).length ? "" : " This run has no example images.";
   const title = knowsDomains(data) ? "Clusters and true domains" : "Clusters of clients";
   const shown = figure("clusters", {
     title, legend: domainLegend(data),
@@ -281,39 +281,39 @@ function clusterSection(data) {
 function weightSection(data) {
   if (!data.weights) return null;
   const rounds = data.weights.rounds, last = rounds.length - 1;
-  const at = () => reader.round === null ? last : Math.max(0, Math.min(last, rounds.findIndex((r) => r.round >= reader.round) === -1 ? last : rounds.findIndex((r) => r.round >= reader.round)));
+  const at = () => choices.round === null ? last : Math.max(0, Math.min(last, rounds.findIndex((r) => r.round >= choices.round) === -1 ? last : rounds.findIndex((r) => r.round >= choices.round)));
   const columns = Math.max(...rounds.flatMap((r) => Object.values(r.values).map((v) => v.length)));
   const names = Array.from({length: columns}, (_, c) => `cluster ${c}`);
-  const said = el("output", {for: "round"}), slider = el("input", {type: "range", id: "round", min: 0, max: last, step: 1, value: at()});
+  const shownRound = el("output", {for: "round"}), slider = el("input", {type: "range", id: "round", min: 0, max: last, step: 1, value: at()});
   const draw = (width) => heatMap({
     title: `Cluster weights v of each client, round ${rounds[at()].round}`, description: "A row for each client, a column for each cluster; the client's own cluster is framed.",
     rows: data.clients.map((c) => ({name: c.name, colour: domainColour(data, c), own: c.cluster})), columns: names,
     values: data.clients.map((c) => own(rounds[at()].values, c.name)), width,
   });
   const shown = figure("weights", {
-    title: "Cluster weights of each client", about: "How much of each cluster's model is in the client's starting model f_init. Framed: its own cluster.", draw,
+    title: "Cluster weights of each client", about: "Share of each cluster's model in the client's initial model f_init. Framed: the client's own cluster.", draw,
     legend: domainLegend(data),
-    above: [el("div", {class: "slider"}, el("label", {for: "round"}, "Round"), slider, said, el("span", {class: "shades"}, "0", el("i", {}), "1"))],
+    above: [el("div", {class: "slider"}, el("label", {for: "round"}, "Round"), slider, shownRound, el("span", {class: "shades"}, "0", el("i", {}), "1"))],
     table: () => ({header: ["round", "client", ...names], rows: rounds.flatMap((r) => Object.entries(r.values).map(([name, values]) => [r.round, name, ...values]))}),
   });
-  const entry = drawn[drawn.length - 1], tell = () => {
-    said.textContent = `round ${rounds[at()].round} of ${rounds[last].round}`;
-    slider.setAttribute("aria-valuetext", said.textContent);
+  const entry = drawn[drawn.length - 1], showRound = () => {
+    shownRound.textContent = `round ${rounds[at()].round} of ${rounds[last].round}`;
+    slider.setAttribute("aria-valuetext", shownRound.textContent);
   };
   slider.addEventListener("input", () => {
-    reader.round = Number(slider.value) === last ? null : rounds[Number(slider.value)].round;
-    tell();
+    choices.round = Number(slider.value) === last ? null : rounds[Number(slider.value)].round;
+    showRound();
     entry.width = 0;
     redraw(entry);
   });
-  tell();
+  showRound();
   return section("weights-section", "Cluster weights", "", el("div", {class: "charts wide"}, shown));
 }
 
 function labelSection(data) {
   if (!data.series.matched) return null;
-  const told = data.rounds.map((_, i) => mean(data.clients.map((c) => data.series.matched[c.name][i])));
-  const rounds = data.rounds.filter((_, i) => told[i] !== null), matched = told.filter((v) => v !== null);
+  const means = data.rounds.map((_, i) => mean(data.clients.map((c) => data.series.matched[c.name][i])));
+  const rounds = data.rounds.filter((_, i) => means[i] !== null), matched = means.filter((v) => v !== null);
   if (!rounds.length) return null;
   const series = [{name: "matched", values: matched.map((v) => ({mean: v, spread: null}))}, {name: "mismatched", values: matched.map((v) => ({mean: 1 - v, spread: null}))}];
   const shown = figure("labels", {
@@ -321,7 +321,7 @@ function labelSection(data) {
     draw: (width) => stackedBars({title: "Matched and mismatched labels by round", description: "Share of images, mean of all clients.", rounds, series, format: percent, width}),
     table: {header: ["round", "matched", "mismatched"], rows: rounds.map((r, i) => [r, share(matched[i]), share(1 - matched[i])])},
   });
-  return section("labels-section", "Pseudo-labels", "Where the labels of f_init and of the cluster's model differ, the image is mixed with one on which they agree.", el("div", {class: "charts wide"}, shown));
+  return section("labels-section", "Pseudo-labels", "Where the pseudo-labels of f_init and of the cluster's model differ, the image is mixed with one on which they agree.", el("div", {class: "charts wide"}, shown));
 }
 
 function costSection(data) {
@@ -329,11 +329,11 @@ function costSection(data) {
   if (!rounds.length) return null;
   const bytes = [{name: "down", values: down}, {name: "up", values: up}];
   const traffic = figure("bytes", {
-    title: "Bytes by round", legend: bytes, draw: (width) => lineChart({title: "Bytes by round", description: "To all clients and from them.", rounds, series: bytes, format: size, from: 0, width}),
+    title: "Bytes by round", legend: bytes, draw: (width) => lineChart({title: "Bytes by round", description: "Sent to and received from all clients.", rounds, series: bytes, format: size, from: 0, width}),
     table: {header: ["round", "down", "up"], rows: rounds.map((r, i) => [r, {value: down[i], text: size(down[i])}, {value: up[i], text: size(up[i])}])},
   });
   const time = figure("seconds", {
-    title: "Seconds by round", draw: (width) => lineChart({title: "Seconds by round", description: "Of each round, all clients together.", rounds, series: [{name: "seconds", values: seconds}], format: plain, from: 0, width}),
+    title: "Seconds by round", draw: (width) => lineChart({title: "Seconds by round", description: "Duration of each round for all clients.", rounds, series: [{name: "seconds", values: seconds}], format: plain, from: 0, width}),
     table: {header: ["round", "seconds"], rows: rounds.map((r, i) => [r, seconds[i]])},
   });
   return section("costs", "Bytes and seconds", "", el("div", {class: "charts"}, traffic, time));
@@ -344,11 +344,11 @@ function siteSection(data) {
   if (!names.length && !data.log.length) return null;
   const parts = [];
   if (names.length) parts.push(sortable("sites", {
-    header: ["site", "there", "images", "last answer", "refused", "last problem"],
+    header: ["site", "connected", "images", "last reply", "rejected", "last problem"],
     rows: names.map((n) => [n, data.sites[n].online ? "yes" : "lost", data.sites[n].images, data.sites[n].answered, data.sites[n].refused || 0, data.sites[n].problem]),
   }));
   if (data.log.length) parts.push(el("details", {}, el("summary", {}, "Log"), el("div", {class: "scroll", tabindex: "0"}, el("pre", {class: "log"}, data.log.join("\n")))));
-  return section("sites-section", "Sites", "The machines of this deployment.", ...parts);
+  return section("sites-section", "Sites", "The sites of this deployment.", ...parts);
 }
 
 // --- several runs ---------------------------------------------------------------------------
@@ -422,7 +422,7 @@ function section(id, title, about, ...children) {
 
 function sectionsOf(data) {
   if (data.kind === "comparison") return [...data.groups.map(groupSections), runList(data)];
-  return [whatWasRun, finalAccuracy, clusterSection, weightSection, byRound, labelSection, costSection, siteSection].map((make) => make(data)).filter(Boolean);
+  return [summary, finalAccuracy, clusterSection, weightSection, byRound, labelSection, costSection, siteSection].map((make) => make(data)).filter(Boolean);
 }
 
 let current = null;
@@ -467,21 +467,21 @@ const isDone = (data) => data?.kind === "comparison" ? data.runs.every((run) => 
 
 async function follow(every) {
   const live = document.getElementById("live");
-  const tell = (text) => { if (live.textContent !== text) live.textContent = text; };  // told once
+  const announce = (text) => { if (live.textContent !== text) live.textContent = text; };  // read aloud once
   live.hidden = false;
   let tag = "";
   for (;;) {
     try {
-      const answer = await fetch("data.json", {headers: tag ? {"If-None-Match": tag} : {}, cache: "no-store"});
-      if (answer.status === 200) {
-        show(await answer.json());
-        tag = answer.headers.get("ETag") || "";
+      const response = await fetch("data.json", {headers: tag ? {"If-None-Match": tag} : {}, cache: "no-store"});
+      if (response.status === 200) {
+        show(await response.json());
+        tag = response.headers.get("ETag") || "";
       }
-      else if (answer.status !== 304) throw new Error(await answer.text() || `status ${answer.status}`);
-      tell(isDone(current) ? "The run is done." : "Following the run.");
+      else if (response.status !== 304) throw new Error(await response.text() || `status ${response.status}`);
+      announce(isDone(current) ? "The run is done." : "Following the run.");
     } catch (error) {
-      const gone = error instanceof TypeError && error.message.includes("fetch");  // nobody answers
-      tell(gone ? "The server of this page has gone; what is shown stays." : `Not to be shown now: ${error.message}`);
+      const isOffline = error instanceof TypeError && error.message.includes("fetch");
+      announce(isOffline ? "The server has stopped; the page shows the last state." : `The page cannot be updated: ${error.message}`);
     }
     await new Promise((resolve) => setTimeout(resolve, every));
   }

@@ -1,0 +1,1 @@
+"""Helpers for every package: errors, files, interrupts, machine, parsing, settings, text."""

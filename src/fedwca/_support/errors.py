@@ -1,0 +1,46 @@
+"""The exception for users' mistakes, and hints for its message."""
+
+import difflib
+import errno
+import os
+from collections.abc import Iterable
+
+__all__ = ["UserError", "describe_disk_error", "did_you_mean"]
+
+
+class UserError(Exception):
+    """A mistake that the user can correct; the message says how.
+
+    Args:
+        message: for the user of this machine.
+        elsewhere: the same for another machine, which must not learn paths or file names.
+    """
+
+    def __init__(self, message: str, elsewhere: str = "") -> None:
+        super().__init__(message)
+        self.elsewhere = elsewhere
+
+
+def did_you_mean(word: object, known: Iterable[str], otherwise: str = "") -> str:
+    """Suggest the most similar known name; if none is similar, return `otherwise` or list all."""
+    names = list(known)
+    similar = difflib.get_close_matches(str(word), names, n=1)
+    if similar:
+        return f"did you mean {similar[0]!r}?"
+    return otherwise or f"choose from {', '.join(names)}"
+
+
+def describe_disk_error(error: OSError) -> str:
+    """Say what is wrong with the disk or file, and what the user can do."""
+    path = f" {error.filename}" if error.filename else ""
+    if error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", None)):  # Windows has no quota
+        return f"the disk is full{path}: free some space, then rerun the same command"
+    if error.errno in (errno.EACCES, errno.EPERM) and _is_unreadable_file(error.filename):
+        return f"cannot read{path} ({error.strerror}): make it readable, or use another file"
+    if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+        return f"cannot write{path} ({error.strerror}): choose another --runs or --cache folder"
+    return f"cannot use{path} ({error.strerror or error}): check the path and try again"
+
+
+def _is_unreadable_file(path: str | None) -> bool:
+    return path is not None and os.path.isfile(path) and not os.access(path, os.R_OK)

@@ -1,0 +1,170 @@
+"""The commands that train: `run`, `resume`, `reproduce`, and the list of `methods`."""
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedwca._support.errors import UserError
+from fedwca._support.interrupts import RERUN_TO_RESUME, stop_on_closed_output, stop_on_signal
+from fedwca.cli.console import out
+from fedwca.cli.options import BenchmarkName, Cache, RunArgument, Runs, Set, find_run
+from fedwca.cli.results import print_results
+
+if TYPE_CHECKING:
+    from fedwca.experiments.experiment import Experiment
+
+__all__ = ["list_methods", "reproduce", "resume", "run"]
+
+
+@stop_on_signal(RERUN_TO_RESUME)
+def run(
+    config: Annotated[
+        Path | None, typer.Argument(help="TOML file with settings (default: mini-digits)")
+    ] = None,
+    methods: Annotated[
+        list[str] | None,
+        typer.Option("--method", help="method to run, see `fedwca methods`; repeatable"),
+    ] = None,
+    seeds: Annotated[
+        list[int] | None, typer.Option("--seed", help="seed to run with; repeatable")
+    ] = None,
+    overrides: Set = None,
+    runs: Runs = Path("runs"),
+    cache: Cache = None,
+) -> None:
+    """Run experiments and compare their results.
+
+    Finished runs are not repeated; interrupted runs resume.
+
+    Example: fedwca run configs/mini-digits.toml --method fedavg --method fedwca --seed 0 --seed 1
+    """
+    from fedwca.experiments.config import parse_override, read_experiment
+
+    def read(method: str | None, seed: int | None) -> "Experiment":
+        settings: list[tuple[str, Any]] = [] if method is None else [("method.name", method)]
+        settings += [parse_override(text) for text in overrides or []]
+        if seed is not None:
+            settings.append(("run.seed", seed))
+        return read_experiment(config, settings)
+
+    # Every experiment is checked before the first one runs: a typo must not cost an hour.
+    experiments = [read(method, seed) for method in methods or (None,) for seed in seeds or (None,)]
+    _run_experiments(list({e.name: e for e in experiments}.values()), runs, cache)
+
+
+def _run_experiments(experiments: list["Experiment"], runs: Path, cache: Path | None) -> None:
+    from fedwca.cli.progress import show_progress
+    from fedwca.data.cache import default_cache
+    from fedwca.experiments.runner import run_experiment
+    from fedwca.report.runs import read_run
+
+    folder = cache or default_cache()
+    with stop_on_closed_output(RERUN_TO_RESUME), show_progress(out) as progress:
+        finished = [run_experiment(e, runs, folder, progress) for e in experiments]
+    print_results([read_run(run.path) for run in finished])
+
+
+@stop_on_signal(RERUN_TO_RESUME)
+def resume(folder: RunArgument, runs: Runs = Path("runs"), cache: Cache = None) -> None:
+    """Resume an interrupted run after its last finished round.
+
+    Example: fedwca resume mini_digits-handwriting-fedwca-s0-1a2b3c4d5e
+    """
+    from fedwca.experiments.config import resolve
+    from fedwca.report.runs import read_run
+
+    path = find_run(folder, runs)
+    experiment = resolve(read_run(path).settings)
+    if path.name.startswith("deployed-"):
+        raise UserError(
+            f"{path} belongs to a deployment: resume it with `fedwca deploy run --resume`"
+        )
+    if experiment.name != path.name:
+        raise UserError(
+            f"{path} must be named {experiment.name}, after its settings: rename it, "
+            "or start a new run"
+        )
+    _run_experiments([experiment], path.parent, cache)
+
+
+def list_methods() -> None:
+    """List the available methods.
+
+    Example: fedwca methods
+    """
+    from fedwca.methods import METHODS
+    from fedwca.report.tables import Table
+
+    rows = [[name, _summary(sys.modules[kind.__module__])] for name, kind in METHODS.items()]
+    out.print_table(Table("methods", ["name", "description"], rows), justify="left")
+
+
+def _summary(module: ModuleType) -> str:
+    """Return the first line of a module's docstring, without the name before a colon."""
+    text = (module.__doc__ or "").partition("\n")[0].rstrip(".")
+    return text.partition(": ")[2] or text
+
+
+@stop_on_signal(RERUN_TO_RESUME)
+def reproduce(
+    table: Annotated[
+        str | None, typer.Argument(help="table to reproduce (default: list the tables)")
+    ] = None,
+    list_only: Annotated[bool, typer.Option("--list", help="list the tables and exit")] = False,
+    scale: Annotated[
+        str, typer.Option("--scale", show_default=False, help="paper, small (default) or tiny")
+    ] = "small",
+    data: Annotated[
+        Path | None, typer.Option("--data", help="folder of a benchmark (default: mini-digits)")
+    ] = None,
+    benchmark: BenchmarkName = None,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", help="number of seeds (default by scale: 15, 3 or 2)")
+    ] = None,
+    sources: Annotated[
+        list[str] | None,
+        typer.Option("--source", help="source domain; repeatable (default: all)"),
+    ] = None,
+    methods: Annotated[
+        list[str] | None,
+        typer.Option("--method", help="row or method; repeatable (default: all)"),
+    ] = None,
+    overrides: Set = None,
+    runs: Runs = Path("runs"),
+    cache: Cache = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="folder for the tables (default: RUNS/tables)"),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="only print what would run, and the time it takes")
+    ] = False,
+) -> None:
+    """Reproduce a table of the paper.
+
+    Prints and saves it beside the paper's own numbers. Finished cells are not repeated;
+    interrupted cells resume.
+
+    Example: fedwca reproduce main --scale tiny
+    """
+    if table is None or list_only:
+        return _list_tables()
+    from fedwca.cli.reproduce import Reproduction, parse_request
+    from fedwca.data.cache import default_cache
+
+    request = parse_request(table, scale, data, benchmark, seeds, sources, methods, overrides)
+    Reproduction(request, runs, cache or default_cache(), output or runs / "tables", out).run(
+        dry=dry_run
+    )
+
+
+def _list_tables() -> None:
+    from fedwca.reproduce.tables import TABLES
+
+    for name, table in TABLES.items():
+        rows = ", ".join(row.name for row in table.rows) if len(table.rows) > 1 else ""
+        out.print_line(f"{name:14}  {table.description}" + (f" ({rows})" if rows else ""))
+    out.print_line("\nExample: fedwca reproduce main --scale tiny --dry-run")

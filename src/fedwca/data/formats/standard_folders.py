@@ -1,0 +1,195 @@
+"""Benchmarks that come as `domain/class/*.jpg`: found in any usual nesting, and checked."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from fedwca._support.errors import UserError
+from fedwca.data.formats.folders import (
+    join_names,
+    list_folder,
+    list_subfolders,
+    normalize_name,
+    relative_name,
+    walk_folders,
+)
+from fedwca.data.formats.image_files import make_file_domain
+from fedwca.data.types import DataRequest, RawBenchmark
+
+__all__ = ["StandardBenchmark", "contains_standard_benchmark", "find_standard_benchmark"]
+
+_DEPTH = 3  # downloads nest, as in office31/domain_adaptation_images/amazon
+
+
+@dataclass(frozen=True)
+class StandardBenchmark:
+    """The published content of a benchmark.
+
+    Attributes:
+        name: the benchmark's name in messages.
+        domains: our names of the domains, each with other spellings of its folder.
+        classes: names of the class folders; a label is a position in this tuple.
+        counts: images of each domain: per class where that is published, else in all.
+    """
+
+    name: str
+    domains: Mapping[str, tuple[str, ...]]
+    classes: tuple[str, ...]
+    counts: Mapping[str, int | tuple[int, ...]]
+
+    @property
+    def labels(self) -> dict[str, int]:
+        """The label of each class by its normalized name."""
+        return {normalize_name(name): label for label, name in enumerate(self.classes)}
+
+
+class _MatchedDomain(NamedTuple):
+    """A domain's folder and its class folders (Office-31 has them one level below, in `images`)."""
+
+    folder: Path
+    class_folders: list[Path]
+
+
+@dataclass(frozen=True)
+class _DomainImages:
+    """The images of one domain by label, and the class folders that are ignored."""
+
+    domain: str
+    images: dict[int, list[Path]]
+    duplicates: list[Path]
+    unknown: list[Path]
+
+    @property
+    def files(self) -> list[tuple[Path, int]]:
+        return [(file, label) for label, files in sorted(self.images.items()) for file in files]
+
+
+def find_standard_benchmark(standard: StandardBenchmark, request: DataRequest) -> RawBenchmark:
+    """Return the domains of a benchmark in or below the requested folder."""
+    path = request.path or Path()
+    root, folders = _find_domain_folders(standard, path)
+    found = [_list_domain_images(standard, name, place) for name, place in folders.items()]
+    found = [domain for domain in found if domain.files]
+    if len(found) < 2:
+        raise UserError(
+            f"{path} has {len(found)} of the domains of {standard.name}; set data.path to the "
+            f"folder with {join_names(list(standard.domains))}, each with class folders such as "
+            f"{standard.classes[0]}"
+        )
+    return RawBenchmark(
+        standard.classes,
+        tuple(make_file_domain(domain.domain, domain.files, root) for domain in found),
+        tuple(_warnings(standard, root, folders, found)),
+    )
+
+
+def contains_standard_benchmark(standard: StandardBenchmark, folder: Path) -> bool:
+    """Return whether two domains or more are there, and most of their folders are its classes."""
+    _, domains = _find_domain_folders(standard, folder)
+    folders = [sub for domain in domains.values() for sub in domain.class_folders]
+    names = [normalize_name(sub.name) for sub in folders]
+    known = standard.labels
+    return len(domains) >= 2 and 2 * sum(name in known for name in names) > len(names)
+
+
+def _find_domain_folders(
+    standard: StandardBenchmark, path: Path
+) -> tuple[Path, dict[str, _MatchedDomain]]:
+    """Return the folder with the most domains (the uppermost, then the first by name), and them."""
+    root, best = path, dict[str, _MatchedDomain]()
+    for folder, subfolders in walk_folders(path, _DEPTH):
+        domains = _match_domains(standard, subfolders)
+        if len(domains) > len(best):
+            root, best = folder, domains
+        if len(best) == len(standard.domains):
+            break
+    return root, best
+
+
+def _match_domains(standard: StandardBenchmark, folders: list[Path]) -> dict[str, _MatchedDomain]:
+    matches: dict[str, _MatchedDomain] = {}
+    for domain, spellings in standard.domains.items():
+        for name in dict.fromkeys(normalize_name(spelling) for spelling in (domain, *spellings)):
+            for folder in folders:
+                if domain not in matches and normalize_name(folder.name) == name:
+                    class_folders = _find_class_folders(standard, folder)
+                    if class_folders:
+                        matches[domain] = _MatchedDomain(folder, class_folders)
+    return matches
+
+
+def _find_class_folders(standard: StandardBenchmark, folder: Path) -> list[Path]:
+    """Return the folders beside the first one that is named like a class; none if there is none."""
+    known = standard.labels
+    subfolders = list_subfolders(folder)
+    images_folders = [sub for sub in subfolders if normalize_name(sub.name) == "images"]
+    for level in (subfolders, *map(list_subfolders, images_folders)):
+        if any(normalize_name(sub.name) in known for sub in level):
+            return level
+    return []
+
+
+def _list_domain_images(
+    standard: StandardBenchmark, domain: str, place: _MatchedDomain
+) -> _DomainImages:
+    known = standard.labels
+    found = _DomainImages(domain, {}, [], [])
+    for folder in place.class_folders:
+        label = known.get(normalize_name(folder.name))
+        if label is None:
+            found.unknown.append(folder)
+        elif found.images.get(label):
+            found.duplicates.append(folder)
+        else:  # no folder of this class yet, or an empty one
+            found.images[label] = list_folder(folder).images
+    return found
+
+
+def _warnings(
+    standard: StandardBenchmark,
+    root: Path,
+    folders: dict[str, _MatchedDomain],
+    found: list[_DomainImages],
+) -> Iterator[str]:
+    present = {domain.domain for domain in found}
+    missing = [domain for domain in standard.domains if domain not in present]
+    if missing:
+        yield f"{root} lacks {join_names(missing)} of {standard.name}; using the other domains"
+    for domain in found:
+        differences = _differences(standard, domain)
+        if differences:
+            yield f"{domain.domain} has {join_names(differences, limit=len(differences))}"
+    duplicates = [relative_name(root, path) for domain in found for path in domain.duplicates]
+    if duplicates:
+        yield f"ignoring further folders of the same class: {join_names(duplicates)}"
+    used = {place.folder for place in folders.values()}
+    unknown = [sub for sub in list_subfolders(root) if sub not in used]
+    unknown += [path for domain in found for path in domain.unknown]
+    if unknown:
+        names = [relative_name(root, folder) for folder in unknown]
+        yield f"ignoring folders that {standard.name} does not have: {join_names(names)}"
+
+
+def _differences(standard: StandardBenchmark, found: _DomainImages) -> list[str]:
+    """Return how a domain differs from the standard list: per class if known, else in all."""
+    expected = standard.counts[found.domain]
+    if isinstance(expected, int):
+        absent = [name for n, name in enumerate(standard.classes) if n not in found.images]
+        total = _count_difference(len(found.files), expected, "")
+        return total + [f"no folder {name}" for name in absent]
+    differences = []
+    for label, (name, count) in enumerate(zip(standard.classes, expected, strict=True)):
+        if label in found.images:
+            differences += _count_difference(len(found.images[label]), count, f" in {name}")
+        else:
+            differences.append(f"no folder {name} ({count} missing)")
+    return differences
+
+
+def _count_difference(count: int, expected: int, where: str) -> list[str]:
+    if count < expected:
+        return [f"{count} of {expected} images{where} ({expected - count} missing)"]
+    if count > expected:
+        return [f"{count} images{where} ({count - expected} more than the standard list)"]
+    return []

@@ -1,0 +1,190 @@
+"""Start a run at the server, follow it to its end, and stop it."""
+
+import logging
+import time
+from pathlib import Path
+
+from filelock import Timeout
+
+from fedwca._support.errors import UserError
+from fedwca._support.files import write_atomically
+from fedwca._support.parse import parse_json
+from fedwca.deploy.daemons import CONNECTION
+from fedwca.deploy.deployment_files import ServerSettings
+from fedwca.deploy.jobs import APP_LOG, JobFiles
+from fedwca.deploy.processes import LogReader, check_flower, is_listening, run_command
+from fedwca.deploy.server import LOG, check_deployable
+from fedwca.deploy.templates import FLOWER_APP
+from fedwca.experiments.config import resolve
+from fedwca.experiments.experiment import Experiment
+from fedwca.experiments.runner import find_weights_files, load_data
+from fedwca.experiments.source import initialize_model
+from fedwca.experiments.store import RunFolder
+from fedwca.models import load_weights
+
+__all__ = [
+    "STOPPED",
+    "follow_run",
+    "last_job",
+    "open_log",
+    "start_run",
+    "stop_run",
+]
+
+logger = logging.getLogger(__name__)
+
+STOPPED = "stopped; resume from the last finished round with `fedwca deploy run --resume`"
+_STOP_TIMEOUT = 30.0  # seconds until a stopped ServerApp has ended
+_START_TIMEOUT = 120.0  # seconds until a ServerApp has started
+_CHECK_INTERVAL = 10.0  # seconds between questions to the SuperLink
+
+
+def start_run(server: ServerSettings, experiment: Experiment, runs: Path, cache: Path) -> str:
+    """Submit the experiment to the SuperLink and return the job's id once it has started."""
+    check_flower()
+    jobs = JobFiles(server.folder)
+    try:
+        with jobs.starting_lock():
+            _check_startable(server, experiment, cache, jobs)
+            job_id = jobs.submit(experiment.deployed_settings(), runs, cache)
+            app = _write_app(server)
+            done = run_command(server.flower_home, "flwr", "run", str(app), CONNECTION)
+            if done.returncode:
+                output = " ".join((done.stdout + done.stderr).split())
+                raise UserError(
+                    f"Flower did not start the run ({output[-400:]}); "
+                    f"see {server.folder / 'superlink.log'}"
+                )
+            _wait_until_started(server, jobs)
+            return job_id
+    except Timeout:
+        raise UserError("another run is being started; see `fedwca deploy status`") from None
+
+
+def _check_startable(
+    server: ServerSettings, experiment: Experiment, cache: Path, jobs: JobFiles
+) -> None:
+    """Raise UserError here rather than in the ServerApp, where only a log would show it."""
+    check_deployable(experiment)
+    weights = find_weights_files(experiment).get("source")
+    if weights is not None:
+        benchmark = load_data(experiment, cache, deployed=True)
+        load_weights(initialize_model(experiment, benchmark), weights)
+    if experiment.deploy.least_sites > len(server.sites):
+        raise UserError(
+            f"deploy.least_sites is {experiment.deploy.least_sites}, but the deployment has "
+            f"{len(server.sites)} sites; lower it, or add sites with `fedwca deploy init`"
+        )
+    if not is_listening(server.local_host, server.port):
+        raise UserError(
+            f"no server listens on port {server.port}; start it with `fedwca deploy server "
+            f"--folder {server.folder.parent}` in another terminal"
+        )
+    if jobs.is_running():
+        raise UserError(
+            "another run is running; see `fedwca deploy status`, or stop it with "
+            "`fedwca deploy stop`"
+        )
+
+
+def _write_app(server: ServerSettings) -> Path:
+    """Write the project folder for `flwr run`."""
+    folder = server.folder / "app"
+    folder.mkdir(exist_ok=True)
+    for name, text in FLOWER_APP.items():
+        write_atomically(folder / name, text.encode())
+    return folder
+
+
+def _wait_until_started(server: ServerSettings, jobs: JobFiles) -> None:
+    deadline = time.monotonic() + _START_TIMEOUT
+    next_check = time.monotonic() + _CHECK_INTERVAL
+    while not jobs.has_started():
+        lost = time.monotonic() > deadline
+        if time.monotonic() > next_check:
+            lost = lost or _has_no_active_run(server)
+            next_check = time.monotonic() + _CHECK_INTERVAL
+        if lost and not jobs.has_started():
+            raise UserError(
+                f"the run did not start; see {server.folder / 'superlink.log'}, then try again"
+            )
+        time.sleep(0.2)
+
+
+def _has_no_active_run(server: ServerSettings) -> bool:
+    """Return whether the SuperLink has lost the run, as after its restart."""
+    command = ["flwr", "ls", CONNECTION, "--format", "json"]
+    output = run_command(server.flower_home, *command).stdout
+    try:
+        runs = parse_json(output)["runs"]
+        return all(str(run["status"]).startswith("finished") for run in runs)
+    except (ValueError, LookupError, TypeError):
+        return False  # no answer
+
+
+def last_job(server: ServerSettings) -> tuple[Experiment, Path]:
+    """Return the experiment that was started last, and its folder of runs."""
+    job = JobFiles(server.folder).last
+    if not job:
+        raise UserError(
+            f"no run was started from {server.folder}; start one with `fedwca deploy run CONFIG`"
+        )
+    return resolve(job["settings"]), Path(job["runs"])
+
+
+def open_log(experiment: Experiment, runs: Path) -> LogReader:
+    """Open the run's log at its end."""
+    return LogReader(runs / experiment.deployed_name / LOG)
+
+
+def follow_run(
+    server: ServerSettings, job_id: str, experiment: Experiment, runs: Path, log: LogReader
+) -> RunFolder:
+    """Pass on the run's log until the job ends; UserError unless it is done."""
+    jobs = JobFiles(server.folder)
+    while True:
+        running = jobs.is_running()  # before the outcome is read: the ServerApp writes it last
+        outcome = jobs.outcome
+        for line in log.read_new_lines():
+            logger.info("%s", line)
+        state = outcome.get("state")
+        if outcome.get("id") != job_id:
+            raise UserError("another run was started; see `fedwca deploy status`")
+        if state == "done":
+            return RunFolder(runs / experiment.deployed_name)
+        if state == "failed":
+            raise UserError(str(outcome.get("problem")))
+        if not running:
+            if state == "stopped":
+                raise UserError(STOPPED)
+            _check_disk(server.folder)
+            raise UserError(
+                f"the run was interrupted, see {APP_LOG} and superlink.log in {server.folder}; "
+                "once the server is up, resume with `fedwca deploy run --resume`"
+            )
+        time.sleep(0.5)
+
+
+def _check_disk(folder: Path) -> None:
+    """Raise OSError if the disk is full or read-only: then the ServerApp cannot report it."""
+    probe = folder / ".probe"
+    write_atomically(probe, b"probe")
+    probe.unlink()
+
+
+def stop_run(server: ServerSettings) -> bool:
+    """Stop the run that is running or about to start; return False if there is none."""
+    jobs = JobFiles(server.folder)
+    if jobs.has_started() and not jobs.is_running():
+        return False
+    jobs.cancel()
+    deadline = time.monotonic() + _STOP_TIMEOUT
+    while jobs.is_running():
+        outcome = jobs.outcome
+        if jobs.has_started() and outcome.get("state") == "running":
+            jobs.finish("stopped")  # first, so that `follow_run` knows the end was requested
+            run_command(server.flower_home, "flwr", "stop", str(outcome["run"]), CONNECTION)
+        if time.monotonic() > deadline:
+            raise UserError("the run has not ended; see `fedwca deploy status`, then try again")
+        time.sleep(0.2)
+    return True

@@ -1,0 +1,115 @@
+"""The engine of deployments: sites on other machines, reached through Flower."""
+
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from fedwca.engines.base import Exchange, Job
+from fedwca.engines.flower.inbox import Grid, Inbox
+from fedwca.engines.flower.messages import Request
+from fedwca.engines.flower.plan import Task
+from fedwca.engines.flower.refusal_log import RefusalLog
+from fedwca.engines.flower.round import Round, Rules
+from fedwca.engines.flower.site_registry import SiteRegistry, SiteStatus, format_site_names
+from fedwca.engines.flower.sum_round import SumRound
+from fedwca.methods.base import Client, Record
+
+__all__ = ["FlowerEngine", "Rules"]
+
+logger = logging.getLogger(__name__)
+
+_REMINDER = 60.0  # seconds between log lines while there are too few sites
+
+
+class FlowerEngine:
+    """One exchange per round with all sites that are online.
+
+    Sites are identified by name. Where they have keys, a site's node must hold its key; elsewhere
+    any node may claim any name.
+
+    Args:
+        grid: how nodes are reached.
+        task: the run.
+        rules: when rounds start and close.
+        read_expected: returns the deployment's sites as they are now, each with its public key,
+            or "" where sites have no keys.
+        publish: called with the status of all sites whenever one changes.
+        scratch: a folder for messages and replies; created and removed by the engine.
+        refusal_log: the refused replies of the run.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        task: Task,
+        rules: Rules,
+        read_expected: Callable[[], Mapping[str, str]],
+        publish: Callable[[dict[str, SiteStatus]], None],
+        scratch: Path,
+        refusal_log: RefusalLog,
+    ) -> None:
+        self._task, self._rules, self._scratch = task, rules, scratch
+        self._refusal_log = refusal_log
+        self._registry = SiteRegistry(
+            Inbox(grid, 2 * rules.round_seconds + 60),
+            Request("join", task.run, task.plan),
+            read_expected,
+            publish,
+            refusal_log,
+        )
+        self._started = False
+
+    def clients(self) -> list[Client]:
+        """Return the sites that are online, once there are enough of them."""
+        started = reminded = time.monotonic()
+        while True:
+            self._registry.discard_replies()
+            online = self._registry.online()
+            if len(online) >= self._rules.least_sites and not self._missing(started):
+                break
+            if time.monotonic() > reminded + _REMINDER:
+                reminded = time.monotonic()
+                logger.info("waiting for sites; online: %s", format_site_names(online))
+            self._registry.wait()
+        if not self._started and (missing := self._registry.never_seen()):
+            logger.info("starting without %s", format_site_names(missing))
+        self._started = True
+        return [Client(name) for name in online]
+
+    def _missing(self, started: float) -> list[str]:
+        """Return the sites to wait for: at first all expected ones, then those just lost.
+
+        Each for a limited time: sites that come and go in turns must not hold up the others.
+        """
+        waited, patience = time.monotonic() - started, self._rules.return_seconds
+        lost = self._registry.lost_within(patience) if waited <= patience else []
+        if self._started or waited > self._rules.start_seconds:
+            return lost
+        return lost + self._registry.never_seen()
+
+    def exchange(self, round: int, state: Record, jobs: Iterable[tuple[Client, Job]]) -> Exchange:
+        """Send every site its job and gather the results, until all are there or time is up.
+
+        Messages and replies stay in files until the next exchange, so memory does not grow with
+        the number of sites. With secure sums, a result holds the mean of the site's group.
+        """
+        self._remove_files()
+        self._registry.round = round
+        current = Round(self._task, self._registry, self._rules, self._scratch)
+        current.run(jobs)
+        results = current.ordered_results()
+        down, up = current.bytes_down, current.bytes_up
+        if self._task.least_summed and current.keys:
+            sums = SumRound(self._task, self._registry, self._rules.round_seconds)
+            results = sums.replace_models(state, results, current.keys)
+            down, up = down + sums.bytes_down, up + sums.bytes_up
+        return Exchange(results, down, up, self._refusal_log.drain())
+
+    def close(self) -> None:
+        """Remove messages and replies; Flower closes the connection."""
+        self._remove_files()
+
+    def _remove_files(self) -> None:
+        shutil.rmtree(self._scratch, ignore_errors=True)

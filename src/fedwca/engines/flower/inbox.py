@@ -1,0 +1,132 @@
+"""Sends requests to Flower nodes and polls for their replies."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+from flwr.app import Message
+
+from fedwca.engines.codec import WireError
+from fedwca.engines.flower.grid_adapter import IncompleteReplyError
+from fedwca.engines.flower.messages import Reply, Request
+
+__all__ = ["Grid", "Inbox", "NoReply", "Node"]
+
+_PULL_PATIENCE = 5.0  # seconds that the other replies wait for one that arrives slowly
+
+
+class Node(NamedTuple):
+    """A Flower node that is online, with its public key if it authenticated with one."""
+
+    id: int
+    public_key: str
+
+
+class CompleteReply(Protocol):
+    """A reply that arrived completely; see `StoredReply`."""
+
+    def read(self) -> Message: ...
+
+
+class Grid(Protocol):
+    """How nodes are reached; see `FlowerGrid`."""
+
+    def get_nodes(self) -> Any: ...
+    def push_message(self, message: Message) -> str | None: ...
+    def pull_reply(self, message_id: str) -> CompleteReply | None: ...
+
+
+class NoReply(NamedTuple):
+    """Why there is no reply; `refused` if there was one that cannot be read."""
+
+    reason: str
+    refused: bool = False
+
+
+class Inbox:
+    """Open requests and the replies to them.
+
+    Args:
+        grid: how nodes are reached.
+        seconds: how long Flower keeps a message.
+    """
+
+    def __init__(self, grid: Grid, seconds: float) -> None:
+        self._grid, self._seconds = grid, seconds
+        self._open: list[str] = []  # ids of messages without a reply
+        self._slow: dict[str, _Pull] = {}
+
+    def nodes(self) -> list[Node]:
+        """Return the nodes that are online."""
+        nodes = self._grid.get_nodes()
+        return [Node(int(n.node_id), n.public_key.decode(errors="replace")) for n in nodes]
+
+    def send(self, node_id: int, request: Request) -> str | None:
+        """Send a request and return the message's id; None if the node is gone."""
+        message = Message(request.to_records(), node_id, request.message_type, ttl=self._seconds)
+        message_id = self._grid.push_message(message)
+        if message_id is not None:
+            self._open.append(message_id)
+        return message_id
+
+    def poll(self) -> Iterator[tuple[str, Reply | NoReply]]:
+        """Yield the replies that arrived, by message id; one at a time, as they may be large.
+
+        Flower announces a reply before all of it is there. A slow or dying sender delays the
+        others by a few seconds at most.
+        """
+        for message_id in list(self._open):
+            slow = self._slow.pop(message_id, None)
+            pull = slow or _Pull(self._grid, message_id)
+            if not pull.finished_within(0 if slow else _PULL_PATIENCE):
+                self._slow[message_id] = pull
+            elif (reply := pull.reply()) is not None:
+                self._open.remove(message_id)
+                yield message_id, reply
+
+
+class _Pull:
+    """Pulls the reply to one message in a thread of its own."""
+
+    def __init__(self, grid: Grid, message_id: str) -> None:
+        self._complete: CompleteReply | None = None
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, args=(grid, message_id), daemon=True)
+        self._thread.start()
+
+    def _run(self, grid: Grid, message_id: str) -> None:
+        try:
+            self._complete = grid.pull_reply(message_id)
+        except Exception as error:  # raised again in the main thread
+            self._error = error
+
+    def finished_within(self, seconds: float) -> bool:
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def reply(self) -> Reply | NoReply | None:
+        """Return the reply, if there is one; raises what is not the sender's fault."""
+        try:
+            if self._error is not None:
+                raise self._error
+            return None if self._complete is None else _parse(self._complete.read())
+        except IncompleteReplyError as error:
+            return NoReply(str(error))
+        except WireError as error:
+            return NoReply(str(error), refused=True)
+
+
+def _parse(message: Message) -> Reply | NoReply:
+    try:
+        if message.has_error():
+            return NoReply(f"error {message.error.code}, {_last_line(message.error.reason)}")
+        return Reply.from_records(message.content)
+    except WireError:
+        raise
+    except Exception as error:  # whatever a site sends must not end the run of the others
+        raise WireError(f"it cannot be read ({type(error).__name__})") from None
+
+
+def _last_line(text: str | None) -> str:
+    lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "no reason given"

@@ -1,0 +1,122 @@
+"""What both ends must know of a deployed run: the plan that sites get, and the server's task."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+from fedwca._support.errors import UserError
+from fedwca.core.params import State, clone
+from fedwca.core.style import style_length
+from fedwca.engines.codec import Wire, WireError
+from fedwca.methods import Method, build_method
+from fedwca.models import DomainModel, ModelDescription, NetworkSpec
+from fedwca.models.domain_model import MAX_WEIGHTS
+from fedwca.privacy.settings import Privacy
+
+__all__ = ["Plan", "Task", "create_task", "parse_plan"]
+
+
+class Plan(BaseModel):
+    """The settings that a site needs: network, input, method and privacy; no path.
+
+    Attributes:
+        least_summed: how many models a secure sum must have; 0 if models are sent as they are.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    seed: int
+    network: NetworkSpec
+    method: dict[str, Any]
+    training: dict[str, Any]
+    privacy: Privacy
+    least_summed: int = Field(0, ge=0)
+
+    def build_method(self) -> Method:
+        """Build the method, with the checks of a config file."""
+        return build_method(self.method, self.training)
+
+    def build_model(self, device: str = "cpu") -> DomainModel:
+        """Build the network with random weights, all of which are replaced before use."""
+        model = self.network.build()
+        model.freeze_classifier()
+        return model.to(torch.device(device))
+
+    def build_template(self) -> DomainModel:
+        """Build the network without weights, to compare received weights with."""
+        template = self.network.build_without_weights()
+        if sum(tensor.numel() for tensor in template.state_dict().values()) > MAX_WEIGHTS:
+            raise WireError(f"the run's network {self.network.backbone} is too large to be sent")
+        return template
+
+    def describe(self, **made: JsonValue) -> ModelDescription:
+        """Return the description of a model of this run."""
+        return self.network.describe(
+            method=self.method.get("name"),
+            seed=self.seed,
+            settings={"method": self.method, "training": self.training},
+            **made,
+        )
+
+    def sizes(self, model: DomainModel) -> dict[str, int]:
+        """Return what the letters in a method's declarations stand for."""
+        classes, features = model.classifier_weight().shape
+        return {"M": classes, "q": features, "S": style_length(self.network.image_size)}
+
+
+def parse_plan(text: str) -> Plan:
+    """Parse a received plan; WireError if it is invalid, or from another version."""
+    try:
+        plan = Plan.model_validate_json(text)
+        plan.build_method()
+    except (ValidationError, UserError) as error:
+        first = str(error).splitlines()[0]
+        raise WireError(
+            f"the run's settings are not understood ({first}): "
+            "install the same version of fedwca on the server and on every site"
+        ) from None
+    return plan
+
+
+class Task(NamedTuple):
+    """What the server knows of a run.
+
+    Attributes:
+        run: name of the run.
+        plan: the plan as sites get it.
+        method: whose messages and replies travel.
+        features: of the source model, to compare replies with.
+        classifier: the frozen classifier, which every site gets.
+        sizes: what the letters in the method's declarations stand for.
+        wire: how weights travel.
+        private: whether sites withhold their numbers of images and their evaluations.
+        least_summed: how many models a secure sum must have; 0 if models are sent as they are.
+    """
+
+    run: str
+    plan: str
+    method: Method
+    features: State
+    classifier: State
+    sizes: Mapping[str, int]
+    wire: Wire
+    private: bool
+    least_summed: int
+
+
+def create_task(run: str, plan: Plan, model: DomainModel, wire: Wire) -> Task:
+    """Return the task of a run that starts from a source model."""
+    weights = clone(model.state_dict())
+    return Task(
+        run=run,
+        plan=plan.model_dump_json(),
+        method=plan.build_method(),
+        features=clone(model.feature_state()),
+        classifier={n: t for n, t in weights.items() if n.startswith("classifier.")},
+        sizes=plan.sizes(model),
+        wire=wire,
+        private=plan.privacy.on,
+        least_summed=plan.least_summed,
+    )

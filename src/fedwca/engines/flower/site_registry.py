@@ -1,0 +1,275 @@
+"""The sites behind Flower's nodes: which site is which, who is online, what went wrong."""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple, TypedDict
+
+from fedwca._support.text import to_single_line
+from fedwca.engines.codec import WireError
+from fedwca.engines.flower.inbox import Inbox, Node, NoReply
+from fedwca.engines.flower.messages import Reply, Request
+from fedwca.engines.flower.refusal_log import RefusalLog
+
+__all__ = ["ReceivedReply", "RegisteredSite", "SiteRegistry", "SiteStatus", "format_site_names"]
+
+logger = logging.getLogger(__name__)
+
+_POLL_SECONDS = 0.5
+_REPEAT_JOIN = 60.0  # seconds until a node that did not join is asked again
+_MAX_IMAGES = 2**24  # of a site; the more images, the coarser the fixed point of secure sums
+
+
+class SiteStatus(TypedDict):
+    """What `fedwca deploy status` shows of a site."""
+
+    images: int
+    test_images: int
+    online: bool
+    answered: int  # the last round with an accepted reply, -1 if none
+    refused: int  # number of refused replies
+    problem: str  # the last one, with its round
+
+
+class JoinRequest(NamedTuple):
+    """A node was asked to join: when to ask again, and the pause before that."""
+
+    repeat_at: float
+    pause: float
+
+
+class ReceivedReply(NamedTuple):
+    """A site's reply, or why there is none."""
+
+    message_id: str
+    site: "RegisteredSite"
+    round: int
+    reply: Reply | NoReply
+
+    def log_late(self) -> None:
+        """Log that the reply arrived after its round."""
+        logger.info("%s answered round %d too late", self.site.name, self.round)
+
+
+class RegisteredSite:
+    """A site that has joined.
+
+    Attributes:
+        name: the site's.
+        node: the Flower node that it runs on now.
+        known_tensors: hashes of the tensors that the site has.
+        lost_at: since when it is offline; None while it is online.
+        status: what is shown of it.
+    """
+
+    def __init__(self, name: str, node: Node, refused: int) -> None:
+        self.name, self.node = name, node
+        self.known_tensors: set[str] = set()
+        self.lost_at: float | None = None
+        self.status = SiteStatus(
+            images=0, test_images=0, online=True, answered=-1, refused=refused, problem=""
+        )
+
+
+class SiteRegistry:
+    """Asks nodes which site they are, and keeps track of the sites.
+
+    Args:
+        inbox: carries the messages.
+        join_request: what a node is asked.
+        read_expected: returns the deployment's sites as they are now, each with its public key,
+            or "" where sites have no keys.
+        publish: called with the status of all sites whenever one changes.
+        refusal_log: records refused replies.
+    """
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        join_request: Request,
+        read_expected: Callable[[], Mapping[str, str]],
+        publish: Callable[[dict[str, SiteStatus]], None],
+        refusal_log: RefusalLog,
+    ) -> None:
+        self._inbox, self._join_request = inbox, join_request
+        self._read_expected, self._publish = read_expected, publish
+        self._refusal_log = refusal_log
+        self._sites: dict[str, RegisteredSite] = {}
+        self._joining: dict[int, JoinRequest] = {}  # by node
+        self._join_messages: dict[str, Node] = {}
+        self._messages: dict[str, tuple[RegisteredSite, int]] = {}  # with the round
+        self._published: dict[str, SiteStatus] = {}
+        self.round = 0
+
+    def __getitem__(self, name: str) -> RegisteredSite:
+        return self._sites[name]
+
+    def online(self) -> list[str]:
+        """Return the names of the sites that are online, in the deployment's order."""
+        order = list(self._read_expected())
+        names = [name for name, site in self._sites.items() if site.lost_at is None]
+        return sorted(names, key=lambda name: order.index(name) if name in order else len(order))
+
+    def never_seen(self) -> list[str]:
+        """Return the expected sites that have not joined yet."""
+        return [name for name in self._read_expected() if name not in self._sites]
+
+    def lost_within(self, seconds: float) -> list[str]:
+        """Return the sites that were lost so recently that they may reconnect."""
+        since = time.monotonic() - seconds
+        return [n for n, site in self._sites.items() if site.lost_at and site.lost_at > since]
+
+    def send(self, site: RegisteredSite, request: Request) -> str | None:
+        """Send a site a request and return the message's id; None if the site is gone."""
+        message_id = self._inbox.send(site.node.id, request)
+        if message_id is not None:
+            self._messages[message_id] = (site, request.round)
+        return message_id
+
+    def poll(self) -> Iterator[ReceivedReply]:
+        """Yield the replies of sites, one at a time; then update which sites are online."""
+        for message_id, reply in self._inbox.poll():
+            if message_id in self._messages:
+                yield ReceivedReply(message_id, *self._messages.pop(message_id), reply)
+            else:
+                self._handle_join_reply(self._join_messages.pop(message_id), reply)
+        self._update_nodes()
+        self._publish_changes()
+
+    def discard_replies(self) -> None:
+        """Poll while no round is open."""
+        for received in self.poll():
+            received.log_late()
+
+    def wait(self) -> None:
+        """Sleep until it is worth polling again."""
+        time.sleep(_POLL_SECONDS)
+
+    def report_failure(self, site: RegisteredSite, what: str, problem: str) -> None:
+        """Log a site's problem and show it in its status; `what` says what it leads to."""
+        site.status["problem"] = f"round {self.round}: {to_single_line(problem)}"
+        logger.info("round %d: %s %s: %s", self.round, site.name, what, to_single_line(problem))
+
+    def refuse(self, site: RegisteredSite, what: str, error: str | Exception) -> None:
+        """Count, log and show a refused reply."""
+        expected = isinstance(error, str | WireError)
+        reason = str(error) if expected else f"{type(error).__name__}, {error}"
+        self._refusal_log.add(site.name, self.round, to_single_line(reason))
+        site.status["refused"] = self._refusal_log.count(site.name)
+        self.report_failure(site, what, f"its reply is refused: {reason}")
+
+    def report_no_reply(self, site: RegisteredSite, what: str, reply: NoReply) -> None:
+        """Report a site without a reply, or one that cannot be read."""
+        (self.refuse if reply.refused else self.report_failure)(site, what, reply.reason)
+
+    def request_join(self, node: Node) -> None:
+        """Ask a node which site it is, and how many images it has.
+
+        A node that does not answer is asked at growing intervals: every question stays open until
+        it is answered, as that may take long.
+        """
+        before = self._joining.get(node.id)
+        pause = 2 * before.pause if before else _REPEAT_JOIN
+        self._joining[node.id] = JoinRequest(time.monotonic() + pause, pause)
+        message_id = self._inbox.send(node.id, self._join_request)
+        if message_id is not None:
+            self._join_messages[message_id] = node
+
+    def _update_nodes(self) -> None:
+        nodes = {node.id: node for node in self._inbox.nodes()}
+        self._joining = {node: asked for node, asked in self._joining.items() if node in nodes}
+        for site in self._sites.values():
+            self._set_online(site, site.node.id in nodes)
+        registered = {site.node.id for site in self._sites.values()}
+        for node in nodes.values():
+            if node.id not in registered:
+                self._request_join_if_expected(node)
+
+    def _set_online(self, site: RegisteredSite, online: bool) -> None:
+        if online and site.lost_at is not None:
+            site.lost_at = None
+            logger.info("%s is back", site.name)
+        elif not online and site.lost_at is None:
+            site.lost_at = time.monotonic()
+            logger.info("%s is lost", site.name)
+        site.status["online"] = online
+
+    def _request_join_if_expected(self, node: Node) -> None:
+        """Send nothing, not even the run's settings, to a node whose key is not registered."""
+        asked = self._joining.get(node.id)
+        if asked is not None and time.monotonic() < asked.repeat_at:
+            return
+        keys = set(self._read_expected().values())
+        if "" in keys or node.public_key in keys:
+            self.request_join(node)
+        else:
+            logger.info("Ignoring a node with an unregistered key")
+            self._joining[node.id] = JoinRequest(math.inf, 0)
+
+    def _handle_join_reply(self, node: Node, reply: Reply | NoReply) -> None:
+        if node.id in self._joining:
+            self._joining[node.id] = JoinRequest(time.monotonic() + _REPEAT_JOIN, _REPEAT_JOIN)
+        owner = self._owner(node)
+        if isinstance(reply, NoReply):
+            reason = to_single_line(reply.reason)
+            logger.info("%s did not say which site it is: %s", owner or "a node", reason)
+            if reply.refused:
+                self._refuse_join(owner, reason)
+        elif problem := self._check_join(node, reply):
+            name = reply.site if owner in ("", reply.site) else f"{owner} as {reply.site}"
+            logger.info("%s cannot join: %s", name, problem)
+            self._refuse_join(owner, f"joined as {reply.site}: {problem}")
+        elif reply.problem:
+            logger.info("%s cannot join: %s", reply.site, reply.problem)
+        else:
+            self._register(node, reply)
+
+    def _owner(self, node: Node) -> str:
+        """Return the site whose key the node holds; "" where there are no keys."""
+        return {key: name for name, key in self._read_expected().items() if key}.get(
+            node.public_key, ""
+        )
+
+    def _check_join(self, node: Node, reply: Reply) -> str:
+        """Return why a node cannot be the site that it says it is; "" if it can."""
+        expected = self._read_expected()
+        if reply.site not in expected:
+            return "the deployment has no site of that name; add it with `fedwca deploy init`"
+        if expected[reply.site] not in ("", node.public_key):
+            return "the node does not hold that site's key"
+        if max(reply.images, reply.test_images) > _MAX_IMAGES:
+            return f"it reports more than {_MAX_IMAGES:,} images"
+        return ""
+
+    def _refuse_join(self, owner: str, reason: str) -> None:
+        """Count a refused reply to a join request; without keys nobody knows who sent it."""
+        if owner:
+            self._refusal_log.add(owner, self.round, reason)
+            if owner in self._sites:
+                self._sites[owner].status["refused"] = self._refusal_log.count(owner)
+
+    def _register(self, node: Node, reply: Reply) -> None:
+        site = self._sites.get(reply.site)
+        if site is None:
+            site = RegisteredSite(reply.site, node, self._refusal_log.count(reply.site))
+            self._sites[reply.site] = site
+            # With [privacy] a site does not report its number of images.
+            images = f" with {reply.images} images" if reply.images else ""
+            logger.info("%s has joined%s", reply.site, images)
+        elif site.status["images"] != reply.images:
+            logger.info("%s now has %d images", reply.site, reply.images)
+        site.node = node
+        site.status["images"], site.status["test_images"] = reply.images, reply.test_images
+        self._set_online(site, True)
+
+    def _publish_changes(self) -> None:
+        statuses = {name: site.status.copy() for name, site in self._sites.items()}
+        if statuses != self._published:
+            self._published = statuses
+            self._publish(statuses)
+
+
+def format_site_names(names: list[str]) -> str:
+    """Return "a, b", or "none"."""
+    return ", ".join(names) or "none"

@@ -1,0 +1,148 @@
+"""The steps of secure sums with the sites, after they have adapted."""
+
+import time
+from collections.abc import Collection, Mapping
+
+import torch
+
+from fedwca.core.params import State
+from fedwca.engines.base import ClientResult
+from fedwca.engines.codec import Payload, WireError, pack, unpack
+from fedwca.engines.flower.expected_reply import check_origin
+from fedwca.engines.flower.inbox import NoReply
+from fedwca.engines.flower.messages import SUM_RECORD, Reply, Request
+from fedwca.engines.flower.plan import Task
+from fedwca.engines.flower.plausibility import check_magnitude
+from fedwca.engines.flower.site_registry import RegisteredSite, SiteRegistry
+from fedwca.engines.record_checks import check_state, check_step_size
+from fedwca.engines.secure_sum.protocol import PublicKeys
+from fedwca.engines.secure_sum.server import STEPS, SecureSums, Step
+from fedwca.methods.base import Client, Record
+from fedwca.methods.capabilities import GroupMember, SupportsSums, replace_by_mean
+
+__all__ = ["SumRound", "check_mean", "read_step_reply"]
+
+
+class SumRound:
+    """The secure sums of one round.
+
+    A site that does not reply to a step has dropped out. No site is asked for a step twice: two
+    replies of one site could reveal its model.
+
+    Args:
+        task: the run.
+        registry: the sites.
+        seconds: time limit of a step.
+
+    Attributes:
+        bytes_down, bytes_up: size of the messages.
+    """
+
+    def __init__(self, task: Task, registry: SiteRegistry, seconds: float) -> None:
+        self._task, self._registry, self._seconds = task, registry, seconds
+        self.bytes_down = self.bytes_up = 0
+
+    def replace_models(
+        self,
+        state: Record,
+        results: Mapping[Client, ClientResult],
+        keys: Mapping[str, PublicKeys],
+    ) -> dict[Client, ClientResult]:
+        """Return the results with the means of groups; no adaptation where there is no mean.
+
+        Args:
+            state: the server's state of the method.
+            results: of the round; the models in them hold only the shown weights.
+            keys: public keys that came with them, by site.
+        """
+        method = self._task.method
+        assert isinstance(method, SupportsSums)  # checked before the first round
+        replies = {c: r.adapted.reply for c, r in results.items() if r.adapted is not None}
+        members = method.assign_groups(state, replies)
+        means = self._sum({client.name: member for client, member in members.items()}, keys)
+        replaced: dict[Client, ClientResult] = {}
+        for client, result in results.items():
+            adapted = None
+            if result.adapted is not None and client.name in means:
+                mean, group = means[client.name], members[client].group
+                reply = replace_by_mean(result.adapted.reply, mean, group)
+                adapted = result.adapted._replace(reply=reply)
+            replaced[client] = result._replace(adapted=adapted)
+        return replaced
+
+    def _sum(
+        self, members: Mapping[str, GroupMember], keys: Mapping[str, PublicKeys]
+    ) -> dict[str, State]:
+        task = self._task
+        sums = SecureSums(members, keys, task.features, task.least_summed, self._registry.round)
+        for step in STEPS:
+            self._run_step(step, sums)
+        return sums.means(lambda mean: check_mean(mean, task.features))
+
+    def _run_step(self, step: Step, sums: SecureSums) -> None:
+        """Send each site its message, and accept replies until all are there or time is up."""
+        self._registry.discard_replies()
+        open_messages: dict[str, RegisteredSite] = {}
+        for name, message in sums.messages(step).items():
+            site = self._registry[name]
+            message_id = self._send(site, step, message)
+            if message_id is not None:
+                open_messages[message_id] = site
+        deadline = time.monotonic() + self._seconds
+        while open_messages and time.monotonic() < deadline:
+            for received in self._registry.poll():
+                if open_messages.pop(received.message_id, None) is not None:
+                    self._handle(step, received.site, received.reply, sums)
+                else:
+                    received.log_late()
+            open_messages = {m: s for m, s in open_messages.items() if s.lost_at is None}
+            if open_messages:
+                self._registry.wait()
+
+    def _send(self, site: RegisteredSite, step: Step, message: Record) -> str | None:
+        payload, _ = pack({SUM_RECORD: message})
+        self.bytes_down += payload.nbytes()
+        task = self._task
+        request = Request(step, task.run, task.plan, self._registry.round, payload=payload)
+        return self._registry.send(site, request)
+
+    def _handle(
+        self, step: Step, site: RegisteredSite, reply: Reply | NoReply, sums: SecureSums
+    ) -> None:
+        consequence = f"drops out of the sum ({step})"
+        if isinstance(reply, NoReply):
+            self._registry.report_no_reply(site, consequence, reply)
+            return
+        if reply.problem:
+            self._registry.report_failure(site, consequence, reply.problem)
+            return
+        try:
+            check_origin(reply, site.name, self._task.run, self._registry.round)
+            self.bytes_up += reply.payload.nbytes()
+            names = sums.reply_names(step, site.name)
+            template = self._task.features if step == "mask" else {}
+            sums.accept(step, site.name, read_step_reply(reply.payload, names, template))
+        except Exception as error:  # whatever a site sends must not end the run of the others
+            self._registry.refuse(site, consequence, error)
+
+
+def read_step_reply(payload: Payload, names: Collection[str], template: State) -> Record:
+    """Return a site's reply to a step; WireError if it is not well-formed.
+
+    Args:
+        payload: what it sent.
+        names: of the values that the reply must hold.
+        template: a state of the model; empty if the reply holds no masked model.
+    """
+    check_step_size(payload, len(names), template)
+    record = unpack(payload, {})[0].get(SUM_RECORD, Record())
+    integers = all(value.dtype in (torch.uint8, torch.int64) for value in record.values.values())
+    if record.models or record.values.keys() != set(names) or not integers:
+        raise WireError("it does not hold the requested values")
+    return record
+
+
+def check_mean(mean: State, source: State) -> None:
+    """Refuse a mean that no honest models have: a site has spoiled the sum."""
+    check_state("mean", mean, source)
+    check_magnitude(Record({"mean": mean}), source)

@@ -1,0 +1,193 @@
+"""The loop over communication rounds, the same for every method and engine."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from statistics import fmean
+from typing import Any
+
+from fedwca._support.errors import UserError
+from fedwca._support.files import add_checksum
+from fedwca.core.params import State
+from fedwca.engines.base import Engine, Evaluation, Exchange, Job, Refusals, merge_refusals
+from fedwca.experiments.experiment import Experiment
+from fedwca.experiments.progress import Progress
+from fedwca.experiments.store import Checkpoint, RunFolder
+from fedwca.methods.base import Client, Method, Record
+
+__all__ = ["federate", "federate_into"]
+
+logger = logging.getLogger(__name__)
+
+Line = dict[str, Any]
+
+
+def federate_into(
+    folder: RunFolder, experiment: Experiment, source: State, engine: Engine, progress: Progress
+) -> None:
+    """Run the remaining rounds, with results and checkpoints in the run folder.
+
+    Closes the engine. result.json is written last: a run that has it is complete.
+    """
+    method: Method = experiment.method
+    settings = experiment.run
+    start = newest = _load_start(folder, method, source, settings.evaluate_every)
+    saved_rounds = start.rounds
+    progress.start(experiment.name, method.rounds, start.rounds)
+
+    def save() -> None:
+        nonlocal saved_rounds
+        if newest.rounds > saved_rounds:
+            folder.save_checkpoint(newest)
+            saved_rounds = newest.rounds
+
+    def on_line(line: Line) -> None:
+        folder.append(line)
+        progress.round(line)
+
+    def on_round(checkpoint: Checkpoint) -> None:
+        nonlocal newest
+        newest = checkpoint
+        if newest.rounds % settings.checkpoint_every == 0 or newest.rounds == method.rounds:
+            save()
+
+    try:
+        federate(method, engine, start, on_line, on_round, every=settings.evaluate_every)
+    except (KeyboardInterrupt, BrokenPipeError, UserError):
+        save()  # before the engine removes the files that memories refer to
+        raise
+    finally:
+        progress.finish()
+        engine.close()
+    folder.write_json("result.json", add_checksum(folder.lines()[-1]))
+
+
+def _load_start(folder: RunFolder, method: Method, source: State, every: int) -> Checkpoint:
+    """Return the checkpoint to resume from, and remove all that is later in the run folder."""
+    saved = folder.load_checkpoint(every)
+    if saved is None and folder.lines():
+        logger.warning("No valid checkpoint: restarting from round 0.")
+    start = saved or Checkpoint(0, method.init(source), {}, {})
+    folder.rewind(start.rounds)
+    return start
+
+
+def federate(
+    method: Method,
+    engine: Engine,
+    start: Checkpoint,
+    on_line: Callable[[Line], None],
+    on_round: Callable[[Checkpoint], None],
+    *,
+    every: int = 1,
+) -> Checkpoint:
+    """Run the remaining rounds and return the last checkpoint.
+
+    One exchange serves the end of a round and the start of the next: in exchange r the clients
+    evaluate what r rounds have given them, then adapt it. The last exchange only evaluates.
+
+    Args:
+        on_line: called with a line of results for each evaluated round; line r describes the
+            clients after r rounds, line 0 before any.
+        on_round: called with the checkpoint after each round.
+        every: rounds between evaluations.
+    """
+    checkpoint = start
+    while True:
+        started = time.perf_counter()
+        round, state = checkpoint.rounds, checkpoint.state
+        last = round >= method.rounds
+        evaluate = last or round % every == 0
+        jobs = _make_jobs(method, engine.clients(), checkpoint, evaluate, adapt=not last)
+        exchange = engine.exchange(round, state, jobs)
+        refused = merge_refusals(checkpoint.facts.get("refused", {}), exchange.refused)
+        if evaluate:
+            on_line(_make_line(method, checkpoint, exchange, refused))
+        if last:
+            return checkpoint
+        unreported = {} if evaluate else refused
+        checkpoint = _aggregate(method, checkpoint, exchange, started, unreported)
+        on_round(checkpoint)
+
+
+def _make_jobs(
+    method: Method, clients: list[Client], checkpoint: Checkpoint, evaluate: bool, adapt: bool
+) -> Iterator[tuple[Client, Job]]:
+    """Yield each client's job of a round; a message may hold a model for its client alone."""
+    state = checkpoint.state
+    for client in clients:
+        job = Job(
+            message=method.send(state, client) if adapt else None,
+            offered=method.offered(state, client) if evaluate else None,
+            memory=checkpoint.memories.get(client.name, Record()),
+        )
+        yield client, job
+
+
+def _make_line(
+    method: Method, checkpoint: Checkpoint, exchange: Exchange, refused: Refusals
+) -> Line:
+    evaluations = {c: r.evaluation for c, r in exchange.results.items() if r.evaluation}
+    scores = _client_scores(evaluations)
+    return {
+        "round": checkpoint.rounds,
+        "accuracy": _mean_accuracy(scores),
+        "clients": scores,
+        "server": method.describe(checkpoint.state),
+        **checkpoint.facts,
+        **({"refused": refused} if refused else {}),
+    }
+
+
+def _client_scores(evaluations: Mapping[Client, Evaluation]) -> dict[str, dict[str, Any]]:
+    """Return each client's numbers; the accuracy is None without labels."""
+    return {
+        client.name: {
+            "domain": client.domain,
+            "accuracy": e.correct / e.total if e.total else None,
+            "correct": e.correct,
+            "total": e.total,
+            "confidence": e.confidence,
+        }
+        for client, e in evaluations.items()
+    }
+
+
+def _mean_accuracy(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the mean accuracy over clients, overall and by domain.
+
+    Each client has the same weight. A site without a known domain is a domain of its own.
+    """
+    known = [
+        (s["domain"] or name, s["accuracy"])
+        for name, s in scores.items()
+        if s["accuracy"] is not None
+    ]
+    domains = dict.fromkeys(domain for domain, _ in known)
+    return {
+        "mean": fmean(a for _, a in known) if known else None,
+        "domains": {d: fmean(a for other, a in known if other == d) for d in domains},
+    }
+
+
+def _aggregate(
+    method: Method,
+    checkpoint: Checkpoint,
+    exchange: Exchange,
+    started: float,
+    unreported: Refusals,
+) -> Checkpoint:
+    """Return the checkpoint after the round; `unreported` refusals are in no line of results."""
+    adapted = {client: r.adapted for client, r in exchange.results.items() if r.adapted}
+    replies = {client: a.reply for client, a in adapted.items()}
+    state = method.aggregate(checkpoint.state, replies)
+    memories = {**checkpoint.memories, **{client.name: a.memory for client, a in adapted.items()}}
+    facts = {
+        "bytes_down": exchange.bytes_down,
+        "bytes_up": exchange.bytes_up,
+        "seconds": time.perf_counter() - started,
+        "health": {client.name: a.health for client, a in adapted.items()},
+    }
+    if unreported:
+        facts["refused"] = unreported
+    return Checkpoint(checkpoint.rounds + 1, state, memories, facts)

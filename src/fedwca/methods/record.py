@@ -1,0 +1,107 @@
+"""What travels between server and clients, and what both store: records of named tensors."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedwca.core.params import State
+
+__all__ = [
+    "Adaptation",
+    "COUNT",
+    "Client",
+    "Health",
+    "MODEL",
+    "Model",
+    "Numbers",
+    "Record",
+    "SAMPLES",
+    "Schema",
+    "round_of",
+    "shares",
+]
+
+Health = dict[str, float | list[float]]
+
+
+@dataclass(frozen=True)
+class Record:
+    """Named models and small tensors: a message, a reply, a server state, a client's memory.
+
+    Attributes:
+        models: weights of feature extractors f, buffers included; the classifier never travels.
+        values: small tensors: weights α and β, counts, the round.
+    """
+
+    models: Mapping[str, State] = field(default_factory=dict)
+    values: dict[str, Tensor] = field(default_factory=dict)
+
+    def nbytes(self) -> int:
+        """Return the size of all tensors, which is what a message costs on the wire."""
+        tensors = [t for state in self.models.values() for t in state.values()]
+        return sum(t.numel() * t.element_size() for t in (*tensors, *self.values.values()))
+
+
+class Client(NamedTuple):
+    """A client by its name. `domain` is known in simulations only, and empty elsewhere."""
+
+    name: str
+    domain: str = ""
+
+
+class Adaptation(NamedTuple):
+    """The result of `Method.adapt`.
+
+    Attributes:
+        reply: goes to the server.
+        memory: stays at the client until its next round.
+        health: label-free numbers for the log (losses, matched share, α, β).
+    """
+
+    reply: Record
+    memory: Record
+    health: Health
+
+
+@dataclass(frozen=True)
+class Model:
+    """Declares the weights of a feature extractor."""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Declares a value.
+
+    Attributes:
+        dtype: its type.
+        sides: its shape; each side a number, or M for the number of classes, q for that of
+            features, S for that of a style. Any other letter stands for any size.
+        least, most: bounds of every number, both included.
+        total: the sum of all numbers.
+    """
+
+    dtype: torch.dtype
+    sides: tuple[int | str, ...] = ()
+    least: float = -math.inf
+    most: float = math.inf
+    total: float | None = None
+
+
+def shares(count: int) -> Numbers:
+    """Declare the weights of a blend, such as α and β: not negative, with sum 1."""
+    return Numbers(torch.float64, (count,), least=0, most=1, total=1)
+
+
+Schema = Mapping[str, Model | Numbers]  # what a message or reply holds, by name
+MODEL = Model()
+COUNT = Numbers(torch.int64, least=0)
+SAMPLES = Numbers(torch.int64, least=1, most=2**40)
+
+
+def round_of(record: Record) -> int:
+    """Return the communication round of a state or message."""
+    return int(record.values["round"])

@@ -1,0 +1,216 @@
+"""A worker that dies is replaced and its job done again; errors come back with tracebacks."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedwca._support.errors import UserError
+from fedwca._support.interrupts import StoppedError, stop_on_signal
+from fedwca.engines.simulator.worker_pool import WorkerPool, _postpone_signals, _Worker
+from tests.support import odd_jobs
+from tests.support.odd_jobs import OddJob, attempts, do
+
+Pool = WorkerPool[OddJob, float]
+ENDS = {
+    "kill": "was killed",
+    "real time": "was ended by signal 40",
+    "exit": "exited with code 3",
+    "memory": "ran out of memory",
+    "allocate": "ran out of memory",
+}
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    pool: Pool = WorkerPool(do, 2)
+    yield pool
+    pool.stop()
+
+
+def test_a_death_costs_one_attempt_of_one_job(
+    pool: Pool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs = {name: OddJob(tmp_path / name, (name,)) for name in ENDS}
+    honest = {str(n): OddJob(tmp_path / str(n), seconds=0.2) for n in range(4)}
+    results = pool.map({**jobs, **honest})
+    assert results.keys() == {*jobs, *honest}
+    assert [len(attempts(job)) for job in jobs.values()] == [2] * len(jobs)
+    assert [len(attempts(job)) for job in honest.values()] == [1] * len(honest)
+    assert len(caplog.messages) == len(ENDS)
+    for name, end in ENDS.items():
+        assert any(f"client {name} {end}" in message for message in caplog.messages)
+    pids = pool.pids()
+    assert len(pids) == 2
+
+    os.kill(pids[0], signal.SIGKILL)  # an idle worker
+    pool._workers[0].process.join()
+    caplog.clear()
+    assert pool.map({"0": honest["0"], "1": honest["1"]}).keys() == {"0", "1"}
+    assert len(caplog.messages) == 1
+    assert "idle" in caplog.messages[0]
+    pool.stop()
+    assert not pool.pids()
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_a_result_that_does_not_fit_into_memory_is_a_death(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive, failures = _Worker.receive, [MemoryError()]
+
+    def fail_once(worker: _Worker) -> bytes | None:
+        content = receive(worker)
+        if content is not None and failures:
+            raise failures.pop()
+        return content
+
+    monkeypatch.setattr("fedwca.engines.simulator.worker_pool._Worker.receive", fail_once)
+    job = OddJob(tmp_path / "large")
+    assert pool.map({"large": job}).keys() == {"large"}
+    assert len(attempts(job)) == 2
+
+
+def test_after_three_deaths_a_job_runs_alone(
+    pool: Pool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    unlucky = OddJob(tmp_path / "unlucky", ("exit",) * 3)
+    others = {str(n): OddJob(tmp_path / str(n), seconds=0.5) for n in range(12)}
+    results = pool.map({"unlucky": unlucky, **others})
+    started, ended = attempts(unlucky)[3], results["unlucky"]
+    assert len(attempts(unlucky)) == 4
+    for name, job in others.items():
+        assert results[name] < started or attempts(job)[0] > ended
+    assert len(caplog.messages) == 3
+    assert "alone" in caplog.messages[2]
+
+
+def test_a_job_that_fails_alone_too_names_the_client_and_the_remedy(
+    pool: Pool, tmp_path: Path
+) -> None:
+    hopeless = OddJob(tmp_path / "hopeless", ("memory",) * 9)
+    with pytest.raises(UserError, match=r"'hopeless' ran out of memory.*training\.batch_size"):
+        pool.map({"hopeless": hopeless})
+    assert len(attempts(hopeless)) == 4
+    assert not pool.pids()
+
+
+def test_errors_come_back_with_their_traceback(
+    pool: Pool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def raised(trick: str) -> BaseException:
+        with pytest.raises(Exception) as caught:  # noqa: PT011
+            pool.map({trick: OddJob(tmp_path / trick, (trick,))})
+        assert not pool.pids()
+        return caught.value
+
+    bug, mistake, stubborn = (raised(trick) for trick in ("bug", "mistake", "stubborn"))
+    assert type(bug) is KeyError
+    assert 'raise KeyError("a bug of ours")' in "".join(traceback.format_exception(bug))
+    assert isinstance(mistake, UserError)
+    assert (str(mistake), mistake.elsewhere) == ("lower the setting", "the same for others")
+    assert (type(stubborn), str(stubborn)) == (RuntimeError, "StubbornError: cannot travel")
+    assert not caplog.messages
+
+
+def test_a_program_that_cannot_be_loaded_raises_its_error(tmp_path: Path) -> None:
+    pool: Pool = WorkerPool(do, 2)
+    pool._program = pool._program.replace(b"odd_jobs", b"no_jobs_")
+    with pytest.raises(ModuleNotFoundError, match="no_jobs_"):
+        pool.map({"a": OddJob(tmp_path / "a")})
+    assert not pool.pids()
+
+
+# --- signals -----------------------------------------------------------------------------------
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@pytest.fixture
+def handlers() -> Iterator[list[object]]:
+    """The default signal handlers, whatever started this process."""
+    before = [signal.getsignal(number) for number in SIGNALS]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield [signal.getsignal(number) for number in SIGNALS]
+    for number, handler in zip(SIGNALS, before, strict=True):
+        signal.signal(number, handler)
+
+
+def test_signals_are_postponed_while_processes_start(handlers: list[object]) -> None:
+    done = []
+
+    def start() -> None:
+        with _postpone_signals():
+            signal.raise_signal(signal.SIGINT)
+            # Another thread receives it too, even if the main thread blocks it.
+            threading.Thread(target=signal.raise_signal, args=(signal.SIGINT,)).start()
+            time.sleep(0.05)
+            done.append(1)
+        done.append(2)
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert done == [1]
+    assert [signal.getsignal(number) for number in SIGNALS] == handlers
+
+
+FIRST_PROCESS = """
+import multiprocessing, signal
+from fedwca.engines.simulator.worker_pool import _block_interrupts
+from tests.support.odd_jobs import send_whether_blocked
+
+spawn = multiprocessing.get_context("spawn")
+ours, theirs = spawn.Pipe()
+with _block_interrupts():
+    spawn.Process(target=send_whether_blocked, args=(theirs,)).start()
+print(ours.recv(), signal.pthread_sigmask(signal.SIG_BLOCK, []))
+"""
+
+
+def test_the_first_process_does_not_receive_interrupts() -> None:
+    """Python starts its resource tracker with it, which would unblock interrupts."""
+    root = Path(odd_jobs.__file__).parents[2]
+    result = subprocess.run(
+        [sys.executable, "-c", FIRST_PROCESS],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([f"{root}/src", str(root)])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert result.stdout.split() == ["True", "set()"], result.stderr
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_command_is_stopped_once(number: signal.Signals, handlers: list[object]) -> None:
+    tidied = []
+
+    @stop_on_signal("stopped")
+    def command() -> None:
+        try:
+            signal.raise_signal(number)
+        finally:
+            signal.raise_signal(signal.SIGINT)
+            tidied.append(True)
+
+    with pytest.raises(StoppedError, match="stopped") as stopped:
+        command()
+    assert tidied
+    assert stopped.value.code == 128 + number
+
+
+def test_a_command_restores_signal_handlers_at_its_end(
+    handlers: list[object],
+) -> None:
+    with pytest.raises(UserError), stop_on_signal("stopped"):
+        raise UserError("something else")
+    assert [signal.getsignal(number) for number in SIGNALS] == handlers

@@ -1,0 +1,158 @@
+"""Attack our own software and print a table of attempts, passed and failed.
+
+    python -m torture [ATTACK…] [--short] [--seed 0] [--jobs 2] [--json FILE]
+
+Select attacks by a part of their name; without any, all run. The exit code is 1 if an attempt
+failed or an attack did nothing; the folder with files and tracebacks then remains for inspection.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import NamedTuple
+
+from torture import crash, deployment_kills, disks, fuzz, hostile, load, mounts, soak, sums, workers
+from torture.attack import Attack, AttackSkippedError
+
+ATTACKS: list[Attack] = [  # the longest first, so that no core is idle at the end
+    *crash.ATTACKS,
+    *deployment_kills.ATTACKS,
+    *workers.ATTACKS,
+    *disks.ATTACKS,
+    *mounts.ATTACKS,
+    *fuzz.ATTACKS,
+    *hostile.ATTACKS,
+    *sums.ATTACKS,
+    *load.ATTACKS,
+    *soak.ATTACKS,
+]
+
+_SHOWN_REASONS = 5  # of an attack; the JSON file has all
+_REASON_LENGTH = 300  # characters
+
+
+class Tally(NamedTuple):
+    """The result of an attack; `skipped` says why it was not attempted."""
+
+    name: str
+    attempts: int
+    passed: int
+    failed: int
+    seconds: float
+    reasons: list[str]
+    skipped: str = ""
+
+
+def run_attack(attack: Attack, folder: Path, numbers: range, short: bool = False) -> Tally:
+    """Run all attempts of an attack; the folder of a failed attempt remains."""
+    folder.mkdir(parents=True)
+    attempt = (short and attack.short_attempt) or attack.attempt
+    started, attempts, reasons, skipped = time.perf_counter(), 0, [], ""
+    for number in numbers:
+        place = folder / str(number)
+        place.mkdir()
+        try:
+            times = attempt(place, number)
+            attempts += 1 if times is None else times
+            shutil.rmtree(place, ignore_errors=True)
+        except AttackSkippedError as error:
+            skipped = str(error)
+        except Exception as error:
+            attempts += 1
+            (folder / f"{number}.txt").write_text(traceback.format_exc())
+            reasons.append(f"{place}: {type(error).__name__}: {error}")
+    if not attempts and not skipped:  # an attack that did nothing has tested nothing
+        attempts, reasons = 1, [f"{folder}: the attack did nothing"]
+    failed, seconds = len(reasons), round(time.perf_counter() - started, 1)
+    return Tally(attack.name, attempts, attempts - failed, failed, seconds, reasons, skipped)
+
+
+def run_attacks(
+    attacks: list[Attack], folder: Path, short: bool, seed: int, jobs: int
+) -> Iterator[Tally]:
+    """Yield tallies as attacks end: first those that may run in parallel, then the others."""
+
+    def run(attack: Attack) -> Tally:
+        times = attack.short_times if short else attack.times
+        return run_attack(attack, folder / _slug(attack.name), range(seed, seed + times), short)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        for done in as_completed(
+            [pool.submit(run, attack) for attack in attacks if not attack.alone]
+        ):
+            yield done.result()
+    for attack in attacks:
+        if attack.alone:
+            yield run(attack)
+
+
+def _slug(name: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in name)
+
+
+def format_row(*cells: object) -> str:
+    name, *numbers = (str(cell) for cell in cells)
+    return f"{name:64}" + "".join(f"{number:>9}" for number in numbers)
+
+
+def format_tally(tally: Tally) -> Iterator[str]:
+    """Yield the row of an attack, and a line for each reason why it failed or was skipped."""
+    yield format_row(tally.name, tally.attempts, tally.passed, tally.failed, f"{tally.seconds:.0f}")
+    if tally.skipped:
+        yield f"    skipped: {tally.skipped}"
+    for reason in tally.reasons[:_SHOWN_REASONS]:
+        line = " ".join(reason.split())
+        yield "    " + (line if len(line) <= _REASON_LENGTH else f"{line[: _REASON_LENGTH - 1]}…")
+    if (more := len(tally.reasons) - _SHOWN_REASONS) > 0:
+        yield f"    and {more} more"
+
+
+def _parse_options() -> argparse.Namespace:
+    """Return the options; `attack` holds the selected attacks themselves."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("attack", nargs="*", help="a part of an attack's name")
+    parser.add_argument("--short", action="store_true", help="few attempts, as in the tests")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--json", type=Path, default=Path("torture.json"))
+    options = parser.parse_args()
+    chosen = [a for a in ATTACKS if all(w.lower() in a.name.lower() for w in options.attack)]
+    chosen = [a for a in chosen if a.short_times or not options.short]
+    if not chosen:
+        parser.error(f"no attack has {' '.join(options.attack)!r} in its name")
+    options.attack = chosen
+    return options
+
+
+def main() -> int:
+    options = _parse_options()
+    folder = Path(tempfile.mkdtemp(prefix="torture-"))
+    started, tallies = time.perf_counter(), []
+    print(format_row("attack", "attempts", "passed", "failed", "seconds"))
+    for tally in run_attacks(options.attack, folder, options.short, options.seed, options.jobs):
+        tallies.append(tally)
+        print(*format_tally(tally), sep="\n", flush=True)
+    totals = [sum(numbers) for numbers in zip(*(t[1:4] for t in tallies), strict=True)]
+    print(format_row("total", *totals, f"{time.perf_counter() - started:.0f}"))
+    order = [attack.name for attack in options.attack]
+    facts = {
+        "seed": options.seed,
+        "short": options.short,
+        "attacks": [t._asdict() for t in sorted(tallies, key=lambda t: order.index(t.name))],
+    }
+    options.json.write_text(json.dumps(facts, indent=1))
+    failed = totals[2] > 0
+    if not failed:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
