@@ -301,11 +301,14 @@ def test_with_privacy_on_one_noised_model_leaves_and_nothing_else(
 
 
 def check_noised(state: dict[str, torch.Tensor], reference: dict[str, torch.Tensor]) -> None:
-    """Every number has noise of standard deviation z·C = 0.5, and no counter counts."""
+    """Every number has noise of standard deviation z·C = 0.5, and no counter counts.
+
+    Noise can round to nothing: one number of some million stays as it was.
+    """
     for name, tensor in state.items():
         if not tensor.is_floating_point():
             assert torch.equal(tensor, reference[name])
         elif not name.endswith("running_var"):
-            assert bool((tensor != reference[name]).all())
+            assert int((tensor == reference[name]).sum()) <= 1
     moved = torch.cat([(state[n] - reference[n]).flatten() for n in state if "weight" in n])
     assert 0.47 < float(moved.std()) < 0.53
