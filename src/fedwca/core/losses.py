@@ -7,7 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["distillation", "information_maximization", "prototype_contrast", "proximal"]
+__all__ = [
+    "consistency",
+    "distillation",
+    "information_maximization",
+    "prototype_contrast",
+    "proximal",
+]
 
 
 def information_maximization(logits: Tensor) -> Tensor:
@@ -41,6 +47,21 @@ def prototype_contrast(
     """
     cosine = F.normalize(features, dim=1) @ F.normalize(prototypes, dim=1).T  # [N, M]
     return F.cross_entropy(cosine.masked_fill(~present, -torch.inf) / temperature, labels)
+
+
+def consistency(logits: Tensor, probabilities: Tensor, threshold: float) -> Tensor:
+    """FixMatch: cross-entropy of a strong view with the plain view's label where it is confident.
+
+    Divided by the batch size, not by the number of confident images: as few of them say little,
+    they should weigh little.
+
+    Args:
+        logits: [B, M] of the strong view; probabilities: [B, M] of the plain view.
+    """
+    confidence, labels = probabilities.max(dim=1)
+    losses = F.cross_entropy(logits, labels, reduction="none")
+    # Masked, not indexed, so that nothing waits for a GPU to count.
+    return torch.where(confidence >= threshold, losses, 0.0).mean()
 
 
 def distillation(student: Tensor, teacher: Tensor, sharpness: float = 0.5) -> Tensor:

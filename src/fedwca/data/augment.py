@@ -7,7 +7,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["DIGITS", "OBJECTS", "Transform", "digit_transform", "distort", "object_transform"]
+__all__ = [
+    "DIGITS",
+    "OBJECTS",
+    "Transform",
+    "digit_transform",
+    "object_transform",
+    "randomize_style",
+    "strong_view",
+]
 
 Channels = tuple[float, float, float]
 
@@ -88,26 +96,105 @@ def object_transform(image_size: int) -> Transform:
     return replace(OBJECTS, crop=image_size * 7 // 8)
 
 
-def distort(x: Tensor, rng: torch.Generator) -> Tensor:
+def strong_view(x: Tensor, rng: torch.Generator) -> Tensor:
     """Strong augmentation of network input [B, 3, H, W], for weak/strong consistency.
 
     Each image is rotated by up to 15°, scaled and shifted by up to a tenth, changed in contrast
-    and brightness, and loses a square of half its side. Nothing is mirrored: a mirrored digit is
+    and brightness, and loses a square of half its side. All amounts are shares of the image, so
+    digits of 32 pixels and photos of 224 change alike. Nothing is mirrored: a mirrored digit is
     another character.
     """
-    count, _, height, width = x.shape
+    draw = _Draw(len(x), rng, x.device)
+    moved = _move(x, draw, angle=0.262, scale=0.1, shift=0.1)
+    toned = moved * draw.uniform(0.6, 1.4, 1, 1, 1) + draw.uniform(-0.4, 0.4, 1, 1, 1)
+    return toned.masked_fill(_hole(x, draw, torch.tensor(0.5)), 0.0)
 
-    def uniform(low: float, high: float, *shape: int) -> Tensor:
-        return (low + (high - low) * torch.rand(count, *shape, generator=rng)).to(x.device)
 
-    angle, scale = uniform(-0.262, 0.262), uniform(0.9, 1.1)
-    cos, sin = scale * angle.cos(), scale * angle.sin()
-    linear = torch.stack([torch.stack([cos, -sin], 1), torch.stack([sin, cos], 1)], 1)  # [B, 2, 2]
-    moves = torch.cat([linear, uniform(-0.2, 0.2, 2, 1)], dim=2)  # in coordinates from -1 to 1
+def randomize_style(x: Tensor, rng: torch.Generator) -> Tensor:
+    """Strong augmentation of labeled source images [B, 3, H, W], so that only shape is learned.
+
+    Each image is moved (rotation and shear up to 15° and 10°, scale 0.8 to 1.2, shift by a tenth),
+    and then, each with a chance of its own: filtered by a random convolution (Xu et al., ICLR
+    2021), inverted, changed in gain and offset of every channel, covered by low-frequency texture
+    and noise, blurred, and it loses a square.
+    """
+    draw = _Draw(len(x), rng, x.device)
+    x = _move(x, draw, angle=0.262, shear=0.175, scale=0.2, shift=0.1)
+    x = torch.where(draw.chance(0.5), _random_convolution(x, draw), x)
+    x = torch.where(draw.chance(0.5), -x, x)
+    toned = x * draw.uniform(0.5, 1.5, 3, 1, 1) + draw.uniform(-0.5, 0.5, 3, 1, 1)
+    x = torch.where(draw.chance(0.8), toned, x)
+    x = torch.where(draw.chance(0.5), x + _texture(x, draw), x)
+    x = torch.where(draw.chance(0.3), F.avg_pool2d(x, 3, stride=1, padding=1), x)
+    hole = _hole(x, draw, draw.uniform(0.1, 0.35, 1))
+    return x.masked_fill(hole & draw.chance(0.5), 0.0)
+
+
+class _Draw:
+    """Draws a number for each of `count` images, on the images' device."""
+
+    def __init__(self, count: int, rng: torch.Generator, device: torch.device) -> None:
+        self._count, self._rng, self._device = count, rng, device
+
+    def uniform(self, low: float, high: float, *shape: int) -> Tensor:
+        numbers = torch.rand(self._count, *shape, generator=self._rng)
+        return (low + (high - low) * numbers).to(self._device)
+
+    def normal(self, *shape: int) -> Tensor:
+        return torch.randn(self._count, *shape, generator=self._rng).to(self._device)
+
+    def chance(self, share: float) -> Tensor:
+        """Return [B, 1, 1, 1] whether it happens to the image."""
+        return self.uniform(0, 1, 1, 1, 1) < share
+
+    def one_of(self, *numbers: int) -> int:
+        """Return one number for all images."""
+        return numbers[int(torch.randint(len(numbers), (1,), generator=self._rng))]
+
+
+def _move(
+    x: Tensor, draw: _Draw, *, angle: float, scale: float, shift: float, shear: float = 0.0
+) -> Tensor:
+    """Rotate and shear (radians), scale and shift (shares of the side) by up to these."""
+    turn, size = draw.uniform(-angle, angle), draw.uniform(1 - scale, 1 + scale)
+    slant = draw.uniform(-shear, shear).tan() if shear else torch.zeros_like(turn)
+    cos, sin = size * turn.cos(), size * turn.sin()
+    rows = [torch.stack([cos, cos * slant - sin], 1), torch.stack([sin, sin * slant + cos], 1)]
+    linear = torch.stack(rows, 1)  # [B, 2, 2]
+    # Coordinates go from -1 to 1, so that a side is 2.
+    moves = torch.cat([linear, draw.uniform(-2 * shift, 2 * shift, 2, 1)], dim=2)
     grid = F.affine_grid(moves, list(x.shape), align_corners=False)
-    moved = F.grid_sample(x, grid, padding_mode="border", align_corners=False)
-    toned = moved * uniform(0.6, 1.4, 1, 1, 1) + uniform(-0.4, 0.4, 1, 1, 1)
-    rows = (torch.arange(height, device=x.device) - uniform(0, height, 1)).abs() < height / 4
-    columns = (torch.arange(width, device=x.device) - uniform(0, width, 1)).abs() < width / 4
-    hole = rows[:, None, :, None] & columns[:, None, None, :]  # [B, 1, H, W]
-    return toned.masked_fill(hole, 0.0)
+    return F.grid_sample(x, grid, padding_mode="border", align_corners=False)
+
+
+def _random_convolution(x: Tensor, draw: _Draw) -> Tensor:
+    """Mix each image with a copy filtered by a random kernel of its own, of 1 to 7 pixels."""
+    count, channels, height, width = x.shape
+    side = draw.one_of(1, 3, 5, 7)
+    kernels = draw.normal(channels, channels, side, side) / (channels * side**2) ** 0.5
+    filtered = F.conv2d(
+        x.reshape(1, count * channels, height, width),
+        kernels.reshape(count * channels, channels, side, side),
+        padding=side // 2,
+        groups=count,
+    ).view(x.shape)
+    share = draw.uniform(0, 1, 1, 1, 1)
+    return share * x + (1 - share) * filtered
+
+
+def _texture(x: Tensor, draw: _Draw) -> Tensor:
+    """Return smooth random patches of color plus pixel noise, of random strength."""
+    coarse = draw.normal(3, 4, 4)
+    smooth = F.interpolate(coarse, x.shape[2:], mode="bilinear", align_corners=False)
+    noise = draw.normal(3, *x.shape[2:])
+    return draw.uniform(0, 0.5, 1, 1, 1) * smooth + draw.uniform(0, 0.2, 1, 1, 1) * noise
+
+
+def _hole(x: Tensor, draw: _Draw, side: Tensor) -> Tensor:
+    """Return [B, 1, H, W] where a square is, its side (one, or [B, 1]) a share of the image's."""
+    marks = []
+    for length in x.shape[2:]:
+        middle, half = draw.uniform(0, length, 1), side.to(x.device) * length / 2
+        marks.append((torch.arange(length, device=x.device) - middle).abs() < half)
+    rows, columns = marks
+    return rows[:, None, :, None] & columns[:, None, None, :]

@@ -122,6 +122,13 @@ class SourceConfig(_Section):
     backbone_lr: float = Field(1.0, ge=0, description="factor on the backbone's learning rate")
     schedule: Literal["shot_decay", "constant"] = "shot_decay"
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="SHOT: 0.1; the paper: none")
+    augment: Literal["none", "weak", "strong"] = Field(
+        "none",
+        description="change images in training: weak in place and contrast, strong in style too",
+    )
+    warmup: float = Field(
+        0.2, ge=0, le=1, description="with augment: share of the epochs on unchanged images first"
+    )
     holdout: float = Field(
         0.1, ge=0, lt=1, description="share held out to measure the source model's accuracy"
     )

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ from fedwca._support.errors import UserError
 from fedwca._support.files import file_digest, open_regular_file
 from fedwca._support.text import log_progress
 from fedwca.core.params import is_finite
+from fedwca.data.augment import randomize_style, strong_view
 from fedwca.data.images import LabeledImages, UnlabeledImages
 from fedwca.data.types import Benchmark
 from fedwca.experiments.experiment import Experiment, SourceConfig
@@ -35,6 +37,14 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
+
+Augmentation = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
+_AUGMENTATIONS: dict[str, Augmentation | None] = {
+    "none": None,
+    "weak": strong_view,
+    "strong": randomize_style,
+}
+_COLLAPSED = 0.5  # augmentation costs a few points on plain images; losing half is a failure
 
 
 def check_source(experiment: Experiment, benchmark: Benchmark) -> None:
@@ -187,7 +197,11 @@ def source_cache_path(experiment: Experiment, benchmark: Benchmark, cache: Path)
 def train_source(
     model: DomainModel, labeled: LabeledImages, config: SourceConfig, seed: int
 ) -> float | None:
-    """Train by cross-entropy on labeled source images; return the accuracy on held-out ones."""
+    """Train by cross-entropy on labeled source images; return the accuracy on held-out ones.
+
+    The first epochs see unchanged images: strong augmentation from scratch can fail to learn at
+    all. UserError if what was learned is lost in the epochs after them.
+    """
     rng = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(labeled), generator=rng)
     held_out, rows = order.tensor_split([_held_out_count(len(labeled), config)])
@@ -197,10 +211,24 @@ def train_source(
     def describe(done: int) -> str:
         return f"source model: {done} of {config.epochs} epochs done"
 
+    augment, warm_epochs = _AUGMENTATIONS[config.augment], round(config.warmup * config.epochs)
+    warm_accuracy = 0.0
     for epoch in log_progress(range(config.epochs), describe, logger):
+        if augment and epoch == warm_epochs and len(held_out):
+            warm_accuracy = _accuracy(model, labeled, held_out)
         set_rate(optimizer, config, epoch / config.epochs)
-        _train_epoch(model, labeled, rows, config, optimizer, rng)
-    return _accuracy(model, labeled, held_out) if len(held_out) else None
+        change = augment if epoch >= warm_epochs else None
+        _train_epoch(model, labeled, rows, config, optimizer, rng, change)
+    if not len(held_out):
+        return None
+    accuracy = _accuracy(model, labeled, held_out)
+    if accuracy < _COLLAPSED * warm_accuracy:
+        raise UserError(
+            f'source.augment = "{config.augment}" ruined the source model: {accuracy:.0%} on '
+            f"held-out source images, {warm_accuracy:.0%} before; raise source.warmup, lower "
+            "source.lr, or choose a weaker source.augment"
+        )
+    return accuracy
 
 
 def _held_out_count(count: int, config: SourceConfig) -> int:
@@ -214,6 +242,7 @@ def _train_epoch(
     config: SourceConfig,
     optimizer: torch.optim.Optimizer,
     rng: torch.Generator,
+    change: Augmentation | None,
 ) -> None:
     labels = torch.from_numpy(labeled.labels)
     device = device_of(model)
@@ -221,7 +250,8 @@ def _train_epoch(
     for batch in rows[torch.randperm(len(rows), generator=rng)].split(config.batch_size):
         if len(batch) < 2:  # BatchNorm cannot normalize a single image
             continue
-        _, logits = model(labeled.images.batch(batch, rng, device))
+        x = labeled.images.batch(batch, rng, device)
+        _, logits = model(change(x, rng) if change else x)
         targets = labels[batch].to(device)
         loss = F.cross_entropy(logits, targets, label_smoothing=config.label_smoothing)
         optimizer.zero_grad(set_to_none=True)

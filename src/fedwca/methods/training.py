@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -10,11 +10,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from fedwca.core.losses import information_maximization
+from fedwca.core.losses import consistency, information_maximization
 from fedwca.core.params import State, clone
+from fedwca.data.augment import strong_view
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.bounds import Count, NonNegative
-from fedwca.methods.inference import BatchNorm, device_of
+from fedwca.methods.bounds import Count, LossWeight, NonNegative, Share
+from fedwca.methods.inference import BatchNorm, device_of, evaluate
 from fedwca.methods.optimizer import Schedule, make_sgd, set_rate
 from fedwca.methods.record import Health
 from fedwca.models import DomainModel
@@ -39,6 +40,11 @@ class Training:
             the paper; "recalibrate" estimates them on the client's own images before the model is
             evaluated, trained or deployed; "local" replaces them by those of the client's own
             last model.
+        consistency: weight of FixMatch's loss (Sohn et al., NeurIPS 2020): a strongly augmented
+            view of each image learns the label of the plain view where that is confident. 0: off.
+        consistency_threshold: the confidence from which on a label is learned.
+        consistency_labels: "online" labels every batch by the model in training; "fixed" keeps the
+            labels of the model that the round starts from.
     """
 
     rounds: Count = 100
@@ -52,6 +58,9 @@ class Training:
     backbone_lr: NonNegative = 1.0
     schedule: Schedule = "constant"
     batch_norm: BatchNorm = "blend"
+    consistency: LossWeight = 0.0
+    consistency_threshold: Share = 0.95
+    consistency_labels: Literal["online", "fixed"] = "online"
 
 
 class Targets(NamedTuple):
@@ -100,7 +109,7 @@ class Step(NamedTuple):
         features, logits: [b + mixed, q], [b + mixed, M] outputs of the model on x.
         wanted: rows of x that take part in the cross-entropy.
         target: [len(wanted)] their labels.
-        second: [b, M] logits of the batch's second view; empty without one.
+        views: [b, M] logits of each other view of the batch that the objective asks for.
     """
 
     rows: Tensor
@@ -109,7 +118,7 @@ class Step(NamedTuple):
     logits: Tensor
     wanted: Tensor
     target: Tensor
-    second: Tensor = torch.empty(0)
+    views: tuple[Tensor, ...] = ()
 
     @property
     def own_logits(self) -> Tensor:
@@ -131,11 +140,11 @@ class Objective(NamedTuple):
 
     Attributes:
         loss: named losses of a batch, with their weights.
-        second_view: makes another view of the batch's images, for losses that compare both.
+        views: make other views of the batch's images, for losses that compare them.
     """
 
     loss: Callable[[Step], Losses]
-    second_view: Callable[[Tensor], Tensor] | None = None
+    views: tuple[Callable[[Tensor], Tensor], ...] = ()
 
 
 def shot_loss(step: Step, training: Training) -> Losses:
@@ -144,6 +153,28 @@ def shot_loss(step: Step, training: Training) -> Losses:
         "im": (1.0, information_maximization(step.own_logits)),
         "ce": (training.ce_weight, step.cross_entropy()),
     }
+
+
+def add_consistency(
+    objective: Objective, training: Training, fixed: Tensor | None, rng: torch.Generator
+) -> Objective:
+    """Return the objective with FixMatch's loss on a strongly augmented view of every image.
+
+    Args:
+        fixed: [N, M] probabilities whose labels are learned; None: those of each plain view.
+    """
+
+    def loss(step: Step) -> Losses:
+        *views, strong = step.views
+        losses = objective.loss(step._replace(views=tuple(views)))
+        if fixed is None:
+            probabilities = step.own_logits.detach().softmax(dim=1)
+        else:
+            probabilities = fixed[step.rows].to(strong.device)
+        agreement = consistency(strong, probabilities, training.consistency_threshold)
+        return {**losses, "consistency": (training.consistency, agreement)}
+
+    return Objective(loss, (*objective.views, lambda x: strong_view(x, rng)))
 
 
 def train(
@@ -171,6 +202,10 @@ def train(
     """
     model.freeze_classifier()
     objective = objective or Objective(lambda step: shot_loss(step, training))
+    if training.consistency:
+        fixed = training.consistency_labels == "fixed"
+        labels = evaluate(model, images).probabilities if fixed else None
+        objective = add_consistency(objective, training, labels, rng)
     backbone = [] if frozen_backbone else model.backbone.parameters()
     optimizer = make_sgd(backbone, model.bottleneck.parameters(), training)
     losses: Health = {}
@@ -227,11 +262,10 @@ def _learn(
 def _forward(model: DomainModel, batch: Batch, objective: Objective) -> Step:
     """Run all views in one forward pass, so that BatchNorm statistics are updated once a step."""
     rows, x, wanted, target = batch
-    views = x
-    if objective.second_view:
-        views = torch.cat([x, objective.second_view(x[: len(rows)])])
-    features, logits = model(views)
-    return Step(rows, x, features[: len(x)], logits[: len(x)], wanted, target, logits[len(x) :])
+    views = [view(x[: len(rows)]) for view in objective.views]
+    features, logits = model(torch.cat([x, *views]) if views else x)
+    others = logits[len(x) :].split(len(rows))
+    return Step(rows, x, features[: len(x)], logits[: len(x)], wanted, target, others)
 
 
 def _batches(count: int, batch_size: int, rng: torch.Generator) -> Iterator[Tensor]:
