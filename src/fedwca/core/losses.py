@@ -16,7 +16,7 @@ __all__ = [
 ]
 
 
-def information_maximization(logits: Tensor) -> Tensor:
+def information_maximization(logits: Tensor, class_prior: Tensor | None = None) -> Tensor:
     """L_IM = mean_i H(p_i) - H(mean_i p_i): confident on each sample, balanced over all.
 
     -log M for perfect balanced predictions, 0 for uniform and for collapsed ones. Computed from
@@ -24,11 +24,14 @@ def information_maximization(logits: Tensor) -> Tensor:
 
     Args:
         logits: [N, M].
+        class_prior: [M] class shares that mean_i p_i is to approach, by KL(mean_i p_i ‖ prior);
+            None: equal shares, as the paper (the two differ by the constant log M then).
     """
     log_p = logits.log_softmax(dim=1)
     entropy = -(log_p.exp() * log_p).sum(dim=1).mean()
     log_mean = log_p.logsumexp(dim=0) - math.log(len(logits))  # [M]
-    return entropy + (log_mean.exp() * log_mean).sum()
+    expected = 0.0 if class_prior is None else class_prior.log()
+    return entropy + (log_mean.exp() * (log_mean - expected)).sum()
 
 
 def proximal(parameters: Sequence[Tensor], anchors: Sequence[Tensor]) -> Tensor:

@@ -10,6 +10,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
+from fedwca.core.class_prior import estimate_class_prior
 from fedwca.core.losses import consistency, information_maximization
 from fedwca.core.params import State, clone
 from fedwca.data.augment import strong_view
@@ -21,6 +22,8 @@ from fedwca.methods.record import Health
 from fedwca.models import DomainModel
 
 __all__ = ["Losses", "Objective", "Step", "Targets", "Training", "shot_loss", "train"]
+
+_UNIFORM_SHARE = 0.1  # of equal class shares in an estimated class prior
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ class Training:
         consistency_threshold: the confidence from which on a label is learned.
         consistency_labels: "online" labels every batch by the model in training; "fixed" keeps the
             labels of the model that the round starts from.
+        class_prior: the class shares that L_IM aims at: "uniform" as the paper, or "estimated" from
+            the outputs of the model that the round starts from (see `estimate_class_prior`).
     """
 
     rounds: Count = 100
@@ -61,6 +66,7 @@ class Training:
     consistency: LossWeight = 0.0
     consistency_threshold: Share = 0.95
     consistency_labels: Literal["online", "fixed"] = "online"
+    class_prior: Literal["uniform", "estimated"] = "uniform"
 
 
 class Targets(NamedTuple):
@@ -110,6 +116,7 @@ class Step(NamedTuple):
         wanted: rows of x that take part in the cross-entropy.
         target: [len(wanted)] their labels.
         views: [b, M] logits of each other view of the batch that the objective asks for.
+        class_prior: [M] expected class shares; None: equal ones.
     """
 
     rows: Tensor
@@ -119,6 +126,7 @@ class Step(NamedTuple):
     wanted: Tensor
     target: Tensor
     views: tuple[Tensor, ...] = ()
+    class_prior: Tensor | None = None
 
     @property
     def own_logits(self) -> Tensor:
@@ -141,16 +149,18 @@ class Objective(NamedTuple):
     Attributes:
         loss: named losses of a batch, with their weights.
         views: make other views of the batch's images, for losses that compare them.
+        class_prior: [M] expected class shares; None: equal ones.
     """
 
     loss: Callable[[Step], Losses]
     views: tuple[Callable[[Tensor], Tensor], ...] = ()
+    class_prior: Tensor | None = None
 
 
 def shot_loss(step: Step, training: Training) -> Losses:
     """Return L_IM + λ·L_CE, which all methods but LADD and FedPCL minimize."""
     return {
-        "im": (1.0, information_maximization(step.own_logits)),
+        "im": (1.0, information_maximization(step.own_logits, step.class_prior)),
         "ce": (training.ce_weight, step.cross_entropy()),
     }
 
@@ -174,7 +184,26 @@ def add_consistency(
         agreement = consistency(strong, probabilities, training.consistency_threshold)
         return {**losses, "consistency": (training.consistency, agreement)}
 
-    return Objective(loss, (*objective.views, lambda x: strong_view(x, rng)))
+    return objective._replace(loss=loss, views=(*objective.views, lambda x: strong_view(x, rng)))
+
+
+def _complete_objective(
+    objective: Objective,
+    model: DomainModel,
+    images: UnlabeledImages,
+    training: Training,
+    rng: torch.Generator,
+) -> Objective:
+    """Add what [training] asks for beside the method's losses; the model starts the round."""
+    fixed = training.consistency > 0 and training.consistency_labels == "fixed"
+    estimated = training.class_prior == "estimated"
+    probabilities = evaluate(model, images).probabilities if fixed or estimated else None
+    if estimated and probabilities is not None:
+        prior = estimate_class_prior(probabilities, _UNIFORM_SHARE).float()
+        objective = objective._replace(class_prior=prior.to(device_of(model)))
+    if training.consistency:
+        objective = add_consistency(objective, training, probabilities if fixed else None, rng)
+    return objective
 
 
 def train(
@@ -202,10 +231,7 @@ def train(
     """
     model.freeze_classifier()
     objective = objective or Objective(lambda step: shot_loss(step, training))
-    if training.consistency:
-        fixed = training.consistency_labels == "fixed"
-        labels = evaluate(model, images).probabilities if fixed else None
-        objective = add_consistency(objective, training, labels, rng)
+    objective = _complete_objective(objective, model, images, training, rng)
     backbone = [] if frozen_backbone else model.backbone.parameters()
     optimizer = make_sgd(backbone, model.bottleneck.parameters(), training)
     losses: Health = {}
@@ -265,7 +291,9 @@ def _forward(model: DomainModel, batch: Batch, objective: Objective) -> Step:
     views = [view(x[: len(rows)]) for view in objective.views]
     features, logits = model(torch.cat([x, *views]) if views else x)
     others = logits[len(x) :].split(len(rows))
-    return Step(rows, x, features[: len(x)], logits[: len(x)], wanted, target, others)
+    own = slice(len(x))
+    prior = objective.class_prior
+    return Step(rows, x, features[own], logits[own], wanted, target, others, prior)
 
 
 def _batches(count: int, batch_size: int, rng: torch.Generator) -> Iterator[Tensor]:
