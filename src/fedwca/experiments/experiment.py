@@ -141,6 +141,9 @@ class RunConfig(_Section):
     """[run]: seed, evaluation, and how the work is done."""
 
     seed: int = Field(0, ge=0, le=_LARGEST)
+    participation: float = Field(
+        1.0, gt=0, le=1, description="share of the clients that adapt in a round, drawn by the seed"
+    )
     evaluate_every: int = Field(1, ge=1, le=_LARGEST, description="rounds between evaluations")
     checkpoint_every: int = Field(1, ge=1, le=_LARGEST, description="rounds between checkpoints")
     workers: int = Field(0, ge=0, le=1024, description="worker processes; 0: one for each core")

@@ -1,15 +1,19 @@
 """The loop over communication rounds, the same for every method and engine."""
 
 import logging
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from statistics import fmean
 from typing import Any
+
+import torch
 
 from fedwca._support.errors import UserError
 from fedwca._support.files import add_checksum
 from fedwca.core.params import State
 from fedwca.engines.base import Engine, Evaluation, Exchange, Job, Refusals, merge_refusals
+from fedwca.engines.client_runtime import seed_generator
 from fedwca.experiments.experiment import Experiment
 from fedwca.experiments.progress import Progress
 from fedwca.experiments.store import Checkpoint, RunFolder
@@ -52,7 +56,16 @@ def federate_into(
             save()
 
     try:
-        federate(method, engine, start, on_line, on_round, every=settings.evaluate_every)
+        federate(
+            method,
+            engine,
+            start,
+            on_line,
+            on_round,
+            every=settings.evaluate_every,
+            participation=settings.participation,
+            seed=settings.seed,
+        )
     except (KeyboardInterrupt, BrokenPipeError, UserError):
         save()  # before the engine removes the files that memories refer to
         raise
@@ -80,6 +93,8 @@ def federate(
     on_round: Callable[[Checkpoint], None],
     *,
     every: int = 1,
+    participation: float = 1.0,
+    seed: int = 0,
 ) -> Checkpoint:
     """Run the remaining rounds and return the last checkpoint.
 
@@ -91,6 +106,7 @@ def federate(
             clients after r rounds, line 0 before any.
         on_round: called with the checkpoint after each round.
         every: rounds between evaluations.
+        participation: share of the clients that adapt in a round; `seed` decides which.
     """
     checkpoint = start
     while True:
@@ -98,7 +114,9 @@ def federate(
         round, state = checkpoint.rounds, checkpoint.state
         last = round >= method.rounds
         evaluate = last or round % every == 0
-        jobs = _make_jobs(method, engine.clients(), checkpoint, evaluate, adapt=not last)
+        clients = engine.clients()
+        adapting = set() if last else draw_participants(clients, participation, seed, round)
+        jobs = _make_jobs(method, clients, checkpoint, evaluate, adapting)
         exchange = engine.exchange(round, state, jobs)
         refused = merge_refusals(checkpoint.facts.get("refused", {}), exchange.refused)
         if evaluate:
@@ -110,14 +128,33 @@ def federate(
         on_round(checkpoint)
 
 
+def draw_participants(
+    clients: list[Client], participation: float, seed: int, round: int
+) -> set[Client]:
+    """Return the clients that adapt in this round: at least one, the same in every engine."""
+    if participation == 1:
+        return set(clients)
+    rng = seed_generator(seed, round, "participants")
+    order = torch.randperm(len(clients), generator=rng).tolist()
+    return {
+        clients[place] for place in order[: max(1, math.ceil(participation * len(clients) - 1e-9))]
+    }
+
+
 def _make_jobs(
-    method: Method, clients: list[Client], checkpoint: Checkpoint, evaluate: bool, adapt: bool
+    method: Method,
+    clients: list[Client],
+    checkpoint: Checkpoint,
+    evaluate: bool,
+    adapting: Collection[Client],
 ) -> Iterator[tuple[Client, Job]]:
-    """Yield each client's job of a round; a message may hold a model for its client alone."""
+    """Yield the jobs of a round; a message may hold a model for its client alone."""
     state = checkpoint.state
     for client in clients:
+        if not evaluate and client not in adapting:
+            continue
         job = Job(
-            message=method.send(state, client) if adapt else None,
+            message=method.send(state, client) if client in adapting else None,
             offered=method.offered(state, client) if evaluate else None,
             memory=checkpoint.memories.get(client.name, Record()),
         )

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedwca._support.errors import UserError
 from fedwca.core.finch import first_neighbor_clusters, nearest_row
-from fedwca.core.params import State, conv_layers, flatten
+from fedwca.core.params import State, conv_layers, flatten, is_batch_norm_statistic
 from fedwca.core.style import amplitude_style, style_clusters
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.aggregation import Aggregation, Weighting, merge_models, weight_of
@@ -32,7 +32,7 @@ __all__ = [
     "nearest_cluster",
 ]
 
-Clustering = Literal["finch", "style", "domain"]
+Clustering = Literal["finch", "style", "each", "domain"]
 Layer = int | Literal["all"]
 
 # No amplitude is above the sum of all pixels.
@@ -45,9 +45,12 @@ class Clustered(Method):
     """Clients are clustered after round 0; a cluster's model is merged from its clients' models.
 
     Attributes:
-        clustering: "finch", LADD's "style", or the true "domain" (simulations only). A client
-            that comes later joins the cluster nearest by weights, whatever the clustering.
-        clustering_layer: the convolution that finch compares, from 1, or "all" weights.
+        clustering: "finch"; LADD's "style"; "each" client a cluster of its own; or the true
+            "domain" (simulations only). FINCH puts every client together with at least one other,
+            so up to three clients always make one cluster. A client that comes later joins the
+            cluster nearest by weights; with "each" it starts a cluster.
+        clustering_layer: the convolution that finch compares, from 1, or "all" parameters
+            (BatchNorm's statistics, which are far larger numbers, do not count).
         clustering_input: raw "weights" as the paper, or the "update" of the source model.
         cluster_mean: "plain" mean within a cluster, or weighted by "samples".
         aggregation: "mean", or one that a dishonest client cannot move far: the "median" of every
@@ -98,6 +101,8 @@ class Clustered(Method):
         origin = state.models["source"] if self.clustering_input == "update" else None
         if any(group_of(reply) is not None for reply in replies.values()):
             found = _clusters_of_groups(state, replies)
+        elif self.clustering == "each":
+            found = _next_clusters(state, replies)
         elif not clusters:
             found = cluster_clients(self.clustering, replies, self.clustering_layer, origin)
         else:
@@ -162,6 +167,8 @@ class Clustered(Method):
             settings.append('method.aggregation = "mean"')
         if self.clustering_layer == "all":
             settings.append("method.clustering_layer = 1")
+        if self.clustering == "each":
+            settings.append('method.clustering = "finch"')
         return settings
 
     def visible_weights(self, message: Record, weights: State) -> list[str]:
@@ -266,6 +273,13 @@ def _clusters_of_groups(state: Record, replies: Mapping[Client, Record]) -> dict
     }
 
 
+def _next_clusters(state: Record, replies: Mapping[Client, Record]) -> dict[str, int]:
+    """Return a new cluster for each client that has none."""
+    count = len(models_of(state, "cluster"))
+    new = [client.name for client in replies if cluster_of(state, client) is None]
+    return {name: count + place for place, name in enumerate(new)}
+
+
 def _vector(state: State, layer: Layer, origin: State | None) -> Tensor:
     names = _compared_weights(state, layer)
     vector = flatten(state, names)
@@ -275,7 +289,11 @@ def _vector(state: State, layer: Layer, origin: State | None) -> Tensor:
 def _compared_weights(state: State, layer: Layer) -> list[str]:
     """Return the names of the weights that finch compares."""
     if layer == "all":
-        return [name for name, tensor in state.items() if tensor.is_floating_point()]
+        return [
+            name
+            for name, tensor in state.items()
+            if tensor.is_floating_point() and not is_batch_norm_statistic(name)
+        ]
     layers = conv_layers(state)
     if not 1 <= layer <= len(layers):
         raise UserError(

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from pydantic import PositiveInt, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -188,7 +189,7 @@ class FedWCA(Clustered):
     ) -> Tensor:
         """Return v_k [C] by the client's last α_k and β_k, and S."""
         e_own = torch.eye(C, dtype=torch.float64)[own]
-        alpha = values.get(f"alpha/{client.name}", e_own)
+        alpha = _pad(values.get(f"alpha/{client.name}", e_own), C)
         beta = values.get(f"beta/{client.name}", torch.tensor([1.0, 0.0]).double())
         if self.cluster_weights == "wca":
             return cluster_weights(alpha, beta, own, values["S"])
@@ -220,7 +221,7 @@ class FedWCA(Clustered):
         if not names:  # after round 0 f̃_c = f_c
             return torch.eye(C, dtype=torch.float64)
         A, B = benefit(
-            torch.stack([values[f"alpha/{name}"] for name in names]),
+            torch.stack([_pad(values[f"alpha/{name}"], C) for name in names]),
             torch.stack([values[f"beta/{name}"] for name in names]),
             torch.stack([values[f"cluster_of/{name}"] for name in names]),
         )
@@ -364,6 +365,11 @@ class FedWCA(Clustered):
         if self.cluster_weights in ("wca", "local", "one_equal_adaptive"):
             disclosed["cluster weights"] = 'method.cluster_weights = "one_equal"'
         return disclosed
+
+
+def _pad(alpha: Tensor, C: int) -> Tensor:
+    """Return α_k with zeros for clusters that came after it was found."""
+    return F.pad(alpha, (0, C - len(alpha)))
 
 
 def _equal(C: int) -> Tensor:
