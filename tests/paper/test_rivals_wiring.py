@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fedwca.core.params import State, clone
 from fedwca.core.snd import guarded_density
 from fedwca.core.weights import softmax_weights
-from fedwca.data.augment import Transform, strong_view
+from fedwca.data.augment import Transform, weak_view
 from fedwca.data.images import ClientData, UnlabeledImages
 from fedwca.methods import Client, Method, Record, Training
 from fedwca.methods.fedamp import FedAMP
@@ -237,8 +237,8 @@ def test_fedscals_second_view_is_a_distorted_one(
     x = images.batch(torch.arange(6))
     first, second = view(x), view(x)
     expected = rng(5)
-    assert torch.equal(first, strong_view(x, expected))
-    assert torch.equal(second, strong_view(x, expected))  # drawn again for every batch
+    assert torch.equal(first, weak_view(x, expected))
+    assert torch.equal(second, weak_view(x, expected))  # drawn again for every batch
     assert not torch.equal(first, x)
     assert not torch.equal(first, second)
 

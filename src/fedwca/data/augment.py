@@ -13,8 +13,8 @@ __all__ = [
     "Transform",
     "digit_transform",
     "object_transform",
-    "randomize_style",
     "strong_view",
+    "weak_view",
 ]
 
 Channels = tuple[float, float, float]
@@ -96,8 +96,8 @@ def object_transform(image_size: int) -> Transform:
     return replace(OBJECTS, crop=image_size * 7 // 8)
 
 
-def strong_view(x: Tensor, rng: torch.Generator) -> Tensor:
-    """Strong augmentation of network input [B, 3, H, W], for weak/strong consistency.
+def weak_view(x: Tensor, rng: torch.Generator) -> Tensor:
+    """Change where and how bright things are in network input [B, 3, H, W], but not their style.
 
     Each image is rotated by up to 15°, scaled and shifted by up to a tenth, changed in contrast
     and brightness, and loses a square of half its side. All amounts are shares of the image, so
@@ -110,13 +110,14 @@ def strong_view(x: Tensor, rng: torch.Generator) -> Tensor:
     return toned.masked_fill(_hole(x, draw, torch.tensor(0.5)), 0.0)
 
 
-def randomize_style(x: Tensor, rng: torch.Generator) -> Tensor:
-    """Strong augmentation of labeled source images [B, 3, H, W], so that only shape is learned.
+def strong_view(x: Tensor, rng: torch.Generator) -> Tensor:
+    """Change network input [B, 3, H, W] in place and in style, so that only shape is left.
 
-    Each image is moved (rotation and shear up to 15° and 10°, scale 0.8 to 1.2, shift by a tenth),
-    and then, each with a chance of its own: filtered by a random convolution (Xu et al., ICLR
-    2021), inverted, changed in gain and offset of every channel, covered by low-frequency texture
-    and noise, blurred, and it loses a square.
+    Each image is moved (rotation and shear by up to 15° and 10°, scale 0.8 to 1.2, shift by up to
+    a tenth), and then, each by a chance of its own: filtered by a random convolution (Xu et al.,
+    ICLR 2021), inverted, changed in gain and offset of every channel, covered by smooth texture
+    and noise, blurred, and it loses a square. As in `weak_view`, all amounts are shares of the
+    image, and nothing is mirrored.
     """
     draw = _Draw(len(x), rng, x.device)
     x = _move(x, draw, angle=0.262, shear=0.175, scale=0.2, shift=0.1)

@@ -13,7 +13,7 @@ from fedwca._support.errors import UserError
 from fedwca._support.files import file_digest, open_regular_file
 from fedwca._support.text import log_progress
 from fedwca.core.params import is_finite
-from fedwca.data.augment import randomize_style, strong_view
+from fedwca.data.augment import strong_view, weak_view
 from fedwca.data.images import LabeledImages, UnlabeledImages
 from fedwca.data.types import Benchmark
 from fedwca.experiments.experiment import Experiment, SourceConfig
@@ -41,8 +41,8 @@ logger = logging.getLogger(__name__)
 Augmentation = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 _AUGMENTATIONS: dict[str, Augmentation | None] = {
     "none": None,
-    "weak": strong_view,
-    "strong": randomize_style,
+    "weak": weak_view,
+    "strong": strong_view,
 }
 _COLLAPSED = 0.5  # augmentation costs a few points on plain images; losing half is a failure
 

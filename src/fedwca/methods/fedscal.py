@@ -12,7 +12,7 @@ and with the server model's, each only where that model is confident. Choices:
 - Both views go through the model in one batch, so that BatchNorm's statistics move once a step.
 - Agreement is a mean over the images on which the other model is confident, not over the batch.
 - Local loss, labels and optimizer are those of all methods here (the authors: 0.5·L_CE, gradients
-  clipped); the strong view is ours (`strong_view`), in place of their RandAugment.
+  clipped); the strong view is ours (`weak_view`), in place of their RandAugment.
 """
 
 import torch
@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from fedwca.data.augment import strong_view
+from fedwca.data.augment import weak_view
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.bounds import LossWeight, Share
 from fedwca.methods.fedavg import FedAvg
@@ -67,7 +67,7 @@ class FedSCAl(FedAvg):
                 "server": (self.server_weight, agreement(view, server_batch, threshold)),
             }
 
-        return Objective(loss, (lambda x: strong_view(x, rng),))
+        return Objective(loss, (lambda x: weak_view(x, rng),))
 
 
 def agreement(logits: Tensor, probabilities: Tensor, threshold: float) -> Tensor:
