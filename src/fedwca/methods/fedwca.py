@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from pydantic import PositiveInt, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -73,6 +72,14 @@ class ScoredWeights(NamedTuple):
 
     weights: Tensor
     scores: Tensor
+
+
+class Blend(NamedTuple):
+    """The model that a client starts from, its weights, and the outputs of f_{c_k}."""
+
+    f_init: State
+    scored: dict[str, ScoredWeights]
+    own: Outputs
 
 
 @dataclass(frozen=True)
@@ -177,19 +184,25 @@ class FedWCA(Clustered):
         return Record({**clustered.models, **index_models("soft", f_soft)}, values)
 
     def _finds_weights(self, state: Record, client: Client) -> bool:
-        """Return whether the client finds α_k, β_k itself: from round 1 on, once every U rounds."""
+        """Return whether the client finds α_k, β_k itself: from round 1 on, once every U rounds.
+
+        Also if its last ones are missing, or were found among fewer models.
+        """
         if self.cluster_weights in ("equal", "one_equal"):
             return False
-        first = (round_of(state) - 1) % self.rounds_between_weights == 0
-        known = "alpha" if self.cluster_weights in ("wca", "local") else "beta"
-        return first or f"{known}/{client.name}" not in state.values
+        if (round_of(state) - 1) % self.rounds_between_weights == 0:
+            return True
+        if self.cluster_weights == "one_equal_adaptive":
+            return f"beta/{client.name}" not in state.values
+        count = len(models_of(state, "soft" if self.cluster_weights == "wca" else "cluster"))
+        return len(state.values.get(f"alpha/{client.name}", ())) != count
 
     def _model_weights(
         self, values: Mapping[str, Tensor], client: Client, own: int, C: int
     ) -> Tensor:
         """Return v_k [C] by the client's last α_k and β_k, and S."""
         e_own = torch.eye(C, dtype=torch.float64)[own]
-        alpha = _pad(values.get(f"alpha/{client.name}", e_own), C)
+        alpha = values.get(f"alpha/{client.name}", e_own)
         beta = values.get(f"beta/{client.name}", torch.tensor([1.0, 0.0]).double())
         if self.cluster_weights == "wca":
             return cluster_weights(alpha, beta, own, values["S"])
@@ -216,12 +229,23 @@ class FedWCA(Clustered):
         }
 
     def _soft_weights(self, values: Mapping[str, Tensor], C: int) -> Tensor:
-        """Return S [C, C] by A and B, the means of all clients' last α_k and β_k over clusters."""
-        names = [name.removeprefix("alpha/") for name in values if name.startswith("alpha/")]
+        """Return S: row j holds the weights of soft model f̃_j on the C cluster models."""
+        return self._soft_mixture(values, C)
+
+    def _soft_mixture(self, values: Mapping[str, Tensor], count: int) -> Tensor:
+        """Return S of `count` models by A and B, the clusters' means of all clients' last α_k, β_k.
+
+        An α_k that was found among fewer models does not count.
+        """
+        names = [
+            name.removeprefix("alpha/")
+            for name, alpha in values.items()
+            if name.startswith("alpha/") and len(alpha) == count
+        ]
         if not names:  # after round 0 f̃_c = f_c
-            return torch.eye(C, dtype=torch.float64)
+            return torch.eye(count, dtype=torch.float64)
         A, B = benefit(
-            torch.stack([_pad(values[f"alpha/{name}"], C) for name in names]),
+            torch.stack([values[f"alpha/{name}"] for name in names]),
             torch.stack([values[f"beta/{name}"] for name in names]),
             torch.stack([values[f"cluster_of/{name}"] for name in names]),
         )
@@ -248,12 +272,12 @@ class FedWCA(Clustered):
         f_init = message.models.get("source") or message.models["cluster"]
         own_labels = None
         if "init" in message.models or models_of(message, "soft"):
-            own_outputs = run(message.models["cluster"])
-            f_init, scored = self._blend(model, message, own_outputs, run)
-            for name, (weights, scores) in scored.items():
+            blend = self._blend(model, images, message, run)
+            f_init = blend.f_init
+            for name, (weights, scores) in blend.scored.items():
                 values[name] = weights
                 health[name], health[f"{name}_scores"] = weights.tolist(), scores.tolist()
-            own_labels = self._label_by_prototypes(own_outputs) if self.two_models else None
+            own_labels = self._label_by_prototypes(blend.own) if self.two_models else None
         elif self.sends_style(message):
             values["style"] = client_style(images, rng)
         load(model, f_init, images, batch_norm, memory)
@@ -272,31 +296,28 @@ class FedWCA(Clustered):
     def _blend(
         self,
         model: DomainModel,
+        images: UnlabeledImages,
         message: Record,
-        own_outputs: Outputs,
         run: Callable[[State], Outputs],
-    ) -> tuple[State, dict[str, ScoredWeights]]:
+    ) -> "Blend":
         """Return f_init, and α_k and β_k if the client finds them."""
-        if "init" in message.models:
-            return message.models["init"], {}
         f_own, f_soft = message.models["cluster"], models_of(message, "soft")
+        own = run(f_own)
+        if "init" in message.models:
+            return Blend(message.models["init"], {}, own)
+        own_score = self.beta_score(model, images, own)  # while the model holds f_own
         scored: dict[str, ScoredWeights] = {}
         if self.cluster_weights == "one_equal_adaptive":
             f_bar = f_soft[0]
         else:
-            w = model.classifier_weight().cpu()
-            scores = [alignment(run(f).features, w) for f in f_soft]
-            alignments = torch.tensor(scores, dtype=torch.float64)  # I_{k,c}
-            alpha = self.weigh_alignments(alignments)
-            scored["alpha"] = ScoredWeights(alpha, alignments)
-            f_bar = mix(f_soft, alpha)
+            scores = [self.alpha_score(model, images, run(f)) for f in f_soft]
+            scored["alpha"] = _weigh(scores, self.alpha_temperature)
+            f_bar = mix(f_soft, scored["alpha"].weights)
         if self.cluster_weights == "local":
-            return f_bar, scored
-        scores = [self.density(outputs) for outputs in (own_outputs, run(f_bar))]
-        densities = torch.tensor(scores).double()
-        beta = softmax_weights(densities, self.temperature_b)
-        scored["beta"] = ScoredWeights(beta, densities)
-        return mix([f_own, f_bar], beta), scored
+            return Blend(f_bar, scored, own)
+        f_bar_score = self.beta_score(model, images, run(f_bar))
+        scored["beta"] = _weigh([own_score, f_bar_score], self.beta_temperature)
+        return Blend(mix([f_own, f_bar], scored["beta"].weights), scored, own)
 
     def _label_by_prototypes(self, outputs: Outputs) -> PrototypeLabels:
         return prototype_labels(outputs.features, outputs.probabilities, self.prototype_features)
@@ -335,12 +356,22 @@ class FedWCA(Clustered):
 
     # --- client: what FedWCA+ changes -----------------------------------------------------------
 
-    def weigh_alignments(self, alignments: Tensor) -> Tensor:
-        """Return α_k from the alignments I_{k,c}."""
-        return softmax_weights(alignments, self.temperature_a)
+    @property
+    def alpha_temperature(self) -> float:
+        """The temperature of α."""
+        return self.temperature_a
 
-    def density(self, outputs: Outputs) -> float:
-        """Return the score of a model from which β_k is computed."""
+    @property
+    def beta_temperature(self) -> float:
+        """The temperature of β."""
+        return self.temperature_b
+
+    def alpha_score(self, model: DomainModel, images: UnlabeledImages, outputs: Outputs) -> float:
+        """Return the score of the loaded model from which α_k is computed: I_{k,c}."""
+        return alignment(outputs.features, model.classifier_weight().cpu())
+
+    def beta_score(self, model: DomainModel, images: UnlabeledImages, outputs: Outputs) -> float:
+        """Return the score of the loaded model from which β_k is computed: S."""
         return soft_neighborhood_density(outputs.probabilities)
 
     def select_labels(self, outputs: Outputs) -> Tensor:
@@ -367,9 +398,9 @@ class FedWCA(Clustered):
         return disclosed
 
 
-def _pad(alpha: Tensor, C: int) -> Tensor:
-    """Return α_k with zeros for clusters that came after it was found."""
-    return F.pad(alpha, (0, C - len(alpha)))
+def _weigh(scores: list[float], temperature: float) -> ScoredWeights:
+    exact = torch.tensor(scores, dtype=torch.float64)
+    return ScoredWeights(softmax_weights(exact, temperature), exact)
 
 
 def _equal(C: int) -> Tensor:

@@ -1,75 +1,85 @@
-"""FedWCA+: FedWCA with five changes, each of which can be switched off.
+"""FedWCA+: FedWCA with weights by agreement under augmentation, and consistency in training.
 
-Ours, on top of Mori et al., WACV 2025. docs/results.md says what each brings when measured alone.
-The changes, where they come from, and what was chosen:
+Ours, on top of Mori et al., WACV 2025. docs/results.md says what each part brings when measured
+alone. The parts, and where they come from:
 
+- α and β from agreement: the share of a client's images that a model classifies alike in two
+  augmented views. Of the label-free scores that were compared, it follows accuracy best; alignment
+  and density choose badly for the domain that is hardest.
+- The mean of all clients is one more candidate beside the soft models. Where domains are hard,
+  sharing among all is worth more than purity.
 - BatchNorm statistics of every received model are estimated on the client's images, as in AdaBN
-  (Li et al., Revisiting Batch Normalization For Practical Domain Adaptation, 2016).
-- α from alignments in standard deviations over the clusters, at T_z = 0.5: what counts is how a
-  cluster stands among the others, not whether T_a fits the scale of the source's features. It is
-  not a softer α: of two clusters that differ at all, the better one gets 0.98. A spread below 0.01
-  counts as 0.01, so that noise does not decide.
-- β from soft neighborhood density (Saito et al., ICCV 2021) less what collapse earns: a model that
-  puts everything in one class has the densest neighborhoods of all (see `guarded_density`).
-- FINCH on what training has changed of the first layer, instead of on the layer: what clients share
-  from the source says nothing of their domains.
-- Cross-entropy on the labels that are confident (above 0.9, or among the best 66 % of their class),
-  as LADD does. It does not exclude mixed images: their partner is confident.
+  (Li et al., Revisiting Batch Normalization For Practical Domain Adaptation, 2016); agreement
+  compares models only then.
+- Consistency (Sohn et al., FixMatch, NeurIPS 2020) in local training. It and the statistics are
+  settings that every method has, with other defaults here.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
+import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from fedwca.core.pseudo_label import confident
-from fedwca.core.snd import guarded_density
-from fedwca.core.weights import softmax_weights, standardised
-from fedwca.methods.bounds import Share, Temperature
+from fedwca.data.images import UnlabeledImages
+from fedwca.methods.bounds import Temperature
 from fedwca.methods.fedwca import FedWCA
-from fedwca.methods.inference import Outputs
+from fedwca.methods.inference import Outputs, measure_agreement
+from fedwca.models import DomainModel
 
 __all__ = ["FedWCAPlus"]
-
-_NOISE = 0.01  # smaller differences between alignments mean nothing
 
 
 @dataclass(frozen=True)
 class FedWCAPlus(FedWCA):
-    """FedWCA, changed; with `training.batch_norm = "blend"` and all fields below off, FedWCA.
+    """FedWCA, changed; each change is a setting of its own.
 
-    The first change is a setting of all methods: `training.batch_norm` is "recalibrate", so every
-    received model is judged and trained with statistics of the client's own images.
+    With `agreement` and `mean_candidate` off, `training.batch_norm = "blend"` and
+    `training.consistency = 0`, it is FedWCA.
 
     Attributes:
-        standardise: α from alignments in standard deviations over the clusters; off: T_a as in
-            FedWCA.
-        temperature_z: the temperature of standardised alignments.
-        guard_density: β from a density that does not reward collapse; off: plain density.
-        keep_confident: share of each class's most confident labels that are learned from, beside
-            all above 0.9; 1: every label. Mismatched images that are mixed are used in any case.
+        agreement: α and β from agreement under augmentation; off: from alignment and density.
+        temperature_agreement: the temperature of both then.
+        mean_candidate: the mean of all clients is a candidate beside the soft models.
     """
 
-    clustering_input: Literal["weights", "update"] = "update"
-    standardise: bool = True
-    temperature_z: Temperature = 0.5
-    guard_density: bool = True
-    keep_confident: Share = 0.66
+    agreement: bool = True
+    temperature_agreement: Temperature = 0.02
+    mean_candidate: bool = True
 
-    training_defaults: ClassVar[Mapping[str, object]] = {"batch_norm": "recalibrate"}
+    training_defaults: ClassVar[Mapping[str, object]] = {
+        "batch_norm": "recalibrate",
+        "consistency": 1.0,
+    }
 
-    def weigh_alignments(self, alignments: Tensor) -> Tensor:
-        if not self.standardise:
-            return super().weigh_alignments(alignments)
-        return softmax_weights(standardised(alignments, _NOISE), self.temperature_z)
+    # --- server ---------------------------------------------------------------------------------
 
-    def density(self, outputs: Outputs) -> float:
-        if not self.guard_density:
-            return super().density(outputs)
-        return guarded_density(outputs.probabilities)
+    def _soft_weights(self, values: Mapping[str, Tensor], C: int) -> Tensor:
+        """Return S with the mean of all clients as the last model, a cluster without clients."""
+        if not self.mean_candidate or C == 1:
+            return super()._soft_weights(values, C)
+        clusters = [int(v) for name, v in values.items() if name.startswith("cluster_of/")]
+        sizes = torch.bincount(torch.tensor(clusters), minlength=C).double()
+        candidates = torch.cat([torch.eye(C).double(), (sizes / sizes.sum())[None]])
+        return self._soft_mixture(values, C + 1) @ candidates
 
-    def select_labels(self, outputs: Outputs) -> Tensor:
-        if self.keep_confident == 1:
-            return super().select_labels(outputs)
-        return confident(outputs.probabilities, share=self.keep_confident)
+    # --- client ---------------------------------------------------------------------------------
+
+    @property
+    def alpha_temperature(self) -> float:
+        return self.temperature_agreement if self.agreement else self.temperature_a
+
+    @property
+    def beta_temperature(self) -> float:
+        return self.temperature_agreement if self.agreement else self.temperature_b
+
+    def alpha_score(self, model: DomainModel, images: UnlabeledImages, outputs: Outputs) -> float:
+        if not self.agreement:
+            return super().alpha_score(model, images, outputs)
+        return measure_agreement(model, images, outputs)
+
+    def beta_score(self, model: DomainModel, images: UnlabeledImages, outputs: Outputs) -> float:
+        if not self.agreement:
+            return super().beta_score(model, images, outputs)
+        return measure_agreement(model, images, outputs)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedwca.core.params import clone, is_batch_norm_statistic
+from fedwca.data.augment import weak_view
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.record import Record
 from fedwca.models import DomainModel
@@ -17,12 +18,14 @@ __all__ = [
     "device_of",
     "evaluate",
     "load",
+    "measure_agreement",
     "recalibrate",
     "remember_statistics",
 ]
 
 BatchNorm = Literal["blend", "recalibrate", "local"]
 _OWN_STATISTICS = "batch_norm"  # in a client's memory
+_VIEWS, _VIEW_SEED = 2, 2025  # of agreement under augmentation
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
 
@@ -80,6 +83,27 @@ def remember_statistics(weights: Mapping[str, Tensor], batch_norm: BatchNorm) ->
         return Record()
     own = clone({n: t for n, t in weights.items() if is_batch_norm_statistic(n)})
     return Record(models={_OWN_STATISTICS: own})
+
+
+def measure_agreement(model: DomainModel, images: UnlabeledImages, outputs: Outputs) -> float:
+    """Return the share of images whose class stays the same under augmentation.
+
+    The mean over two augmented views of each image, the same views for every model. Agreement
+    needs no labels, and follows the accuracy of models on one client's images.
+
+    Args:
+        outputs: of the model on the images as they are.
+    """
+    classes = outputs.logits.argmax(dim=1)
+    rng = torch.Generator().manual_seed(_VIEW_SEED)
+    same = 0
+    with torch.inference_mode():
+        for rows in torch.arange(len(images)).split(256):
+            x = images.batch(rows, device=device_of(model))
+            for _ in range(_VIEWS):
+                _, logits = model(weak_view(x, rng))
+                same += int((logits.argmax(dim=1).cpu() == classes[rows]).sum())
+    return same / (_VIEWS * len(images))
 
 
 def recalibrate(model: DomainModel, images: UnlabeledImages, batch_size: int = 256) -> None:
