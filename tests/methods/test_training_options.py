@@ -10,10 +10,11 @@ import torch.nn.functional as F
 
 from fedwca.core.class_prior import estimate_class_prior
 from fedwca.core.losses import consistency, information_maximization
-from fedwca.core.params import clone
+from fedwca.core.params import clone, distance, mix
+from fedwca.core.weights import agreement_weights
 from fedwca.data.augment import strong_view, weak_view
 from fedwca.data.images import ClientData
-from fedwca.methods import METHODS, Client, Record, Training, build_method
+from fedwca.methods import METHODS, Client, Training, build_method
 from fedwca.methods.inference import evaluate, measure_agreement
 from fedwca.methods.training import Losses, Objective, Step, Targets, add_consistency, train
 from fedwca.models import DomainModel
@@ -204,23 +205,59 @@ def test_a_client_alone_in_its_cluster_and_one_that_comes_later(
     assert soft == [4, 4, 4, 4]
 
 
-def test_the_mean_of_all_clients_is_a_candidate(
+def test_fedwca_plus_starts_from_clusters_weighted_by_agreement(
     new_model: NewModel, tiny_clients: list[ClientData]
 ) -> None:
     method = build_method(
-        {"name": "fedwca_plus", "clustering": "domain"},
-        {"rounds": 3, "epochs": 1, "lr": 0.01, "batch_size": 16},
+        {"name": "fedwca_plus", "clustering": "domain", "trust": 4.0},
+        {"rounds": 4, "epochs": 1, "lr": 0.01, "batch_size": 16},
     )
     log = run(method, new_model(), tiny_clients)
-    state = log.states[1]  # before any α: soft models are the cluster models, and their mean
-    clusters = [state.models[f"cluster/{c}"] for c in range(2)]
-    for name, tensor in state.models["soft/2"].items():
-        if tensor.is_floating_point():
-            expected = (clusters[0][name].double() + clusters[1][name].double()) / 2
-            torch.testing.assert_close(tensor.double(), expected, atol=1e-6, rtol=1e-5)
-    for client in tiny_clients:
-        reply = log.replies[1][Client(client.name, client.domain)].reply
-        assert len(reply.values["alpha"]) == 3
-        assert log.states[2].values[f"v/{client.name}"].shape == (2,)
-        assert float(log.states[2].values[f"v/{client.name}"].sum()) == pytest.approx(1)
-    assert isinstance(state, Record)
+    clients = [Client(c.name, c.domain) for c in tiny_clients]
+    agreements = [float(log.replies[1][client].reply.values["agreement"]) for client in clients]
+    trusts = [agreement**2 for agreement in agreements]  # 4·(1 - 2/4), after two of four rounds
+    first = (trusts[0] + trusts[1]) / sum(trusts)
+    clusters = [log.states[2].models[f"cluster/{c}"] for c in range(2)]
+    for client in clients:
+        sent = log.messages[2][client].models
+        assert sorted(sent) == ["cluster", "init"]
+        assert distance(sent["init"], mix(clusters, [first, 1 - first])) < 1e-6
+        logged = log.lines[3]["server"][f"v/{client.name}"]
+        assert logged == pytest.approx([first, 1 - first])
+
+
+def test_fedwca_plus_without_trust_starts_from_the_mean_of_all_clients(
+    new_model: NewModel, tiny_clients: list[ClientData]
+) -> None:
+    settings = {"rounds": 3, "epochs": 1, "lr": 0.01, "batch_size": 16}
+    method = build_method({"name": "fedwca_plus", "clustering": "domain", "trust": 0}, settings)
+    log = run(method, new_model(), tiny_clients)
+    locals_ = [a.reply.models["local"] for a in log.replies[0].values()]
+    sent = log.messages[1][Client(tiny_clients[0].name, tiny_clients[0].domain)]
+    assert distance(sent.models["init"], mix(locals_, [1 / 4] * 4)) < 1e-6
+
+
+def test_fedwca_plus_with_everything_off_is_fedwca(
+    new_model: NewModel, tiny_clients: list[ClientData]
+) -> None:
+    settings = {
+        "rounds": 3,
+        "epochs": 1,
+        "lr": 0.01,
+        "batch_size": 16,
+        "batch_norm": "blend",
+        "consistency": 0.0,
+    }
+    off = build_method({"name": "fedwca_plus", "by_agreement": False}, settings)
+    plain = build_method({"name": "fedwca"}, settings)
+    a = final_models(run(off, new_model(), tiny_clients), off, tiny_clients)
+    b = final_models(run(plain, new_model(), tiny_clients), plain, tiny_clients)
+    assert all(same(a[client], b[client]) for client in a)
+
+
+def test_agreement_weights_by_hand() -> None:
+    agreements, clusters = torch.tensor([0.5, 0.5, 1.0]), torch.tensor([0, 0, 1])
+    assert agreement_weights(agreements, clusters, 2, 1.0).tolist() == [0.5, 0.5]
+    assert agreement_weights(agreements, clusters, 2, 2.0).tolist() == pytest.approx([1 / 3, 2 / 3])
+    assert agreement_weights(agreements, clusters, 2, 0.0).tolist() == pytest.approx([2 / 3, 1 / 3])
+    assert agreement_weights(torch.zeros(3), clusters, 3, 4.0).tolist()[2] == 0

@@ -11,12 +11,12 @@ from torch import Tensor
 
 __all__ = [
     "Normalisation",
+    "agreement_weights",
     "alignment",
     "benefit",
     "cluster_weights",
     "soft_mixture",
     "softmax_weights",
-    "standardised",
 ]
 
 Normalisation = Literal["column", "as_written", "transposed"]
@@ -39,14 +39,18 @@ def softmax_weights(scores: Tensor, temperature: float) -> Tensor:
     return torch.softmax(scores.to(torch.float64) / temperature, dim=0)
 
 
-def standardised(scores: Tensor, floor: float) -> Tensor:
-    """Scores in standard deviations from their mean, so that one temperature fits all sources.
+def agreement_weights(agreements: Tensor, clusters: Tensor, C: int, power: float) -> Tensor:
+    """v [C]: cluster c counts by Σ_k agreement_k^power over its clients (FedWCA+).
 
-    Differences smaller than `floor` are noise and must not be magnified, so the deviation is at
-    least that.
+    With power 0 a cluster counts by its number of clients, so that the blend of the clusters' means
+    is the mean of all clients.
+
+    Args:
+        agreements: [K] in 0..1, clusters: [K] cluster of each client.
     """
-    exact = scores.to(torch.float64)
-    return (exact - exact.mean()) / exact.std(correction=0).clamp(min=floor)
+    trusts = agreements.to(torch.float64).clamp(min=1e-6) ** power
+    totals = torch.zeros(C, dtype=torch.float64).index_add(0, clusters, trusts)
+    return totals / totals.sum()
 
 
 def benefit(alphas: Tensor, betas: Tensor, clusters: Tensor) -> tuple[Tensor, Tensor]:

@@ -74,14 +74,6 @@ class ScoredWeights(NamedTuple):
     scores: Tensor
 
 
-class Blend(NamedTuple):
-    """The model that a client starts from, its weights, and the outputs of f_{c_k}."""
-
-    f_init: State
-    scored: dict[str, ScoredWeights]
-    own: Outputs
-
-
 @dataclass(frozen=True)
 class FedWCA(Clustered):
     """The paper's method; its ablations are field values, including those of `Clustered`.
@@ -186,7 +178,7 @@ class FedWCA(Clustered):
     def _finds_weights(self, state: Record, client: Client) -> bool:
         """Return whether the client finds α_k, β_k itself: from round 1 on, once every U rounds.
 
-        Also if its last ones are missing, or were found among fewer models.
+        Also if its last ones are missing, or were found among fewer clusters.
         """
         if self.cluster_weights in ("equal", "one_equal"):
             return False
@@ -194,7 +186,7 @@ class FedWCA(Clustered):
             return True
         if self.cluster_weights == "one_equal_adaptive":
             return f"beta/{client.name}" not in state.values
-        count = len(models_of(state, "soft" if self.cluster_weights == "wca" else "cluster"))
+        count = len(models_of(state, "cluster"))
         return len(state.values.get(f"alpha/{client.name}", ())) != count
 
     def _model_weights(
@@ -229,21 +221,17 @@ class FedWCA(Clustered):
         }
 
     def _soft_weights(self, values: Mapping[str, Tensor], C: int) -> Tensor:
-        """Return S: row j holds the weights of soft model f̃_j on the C cluster models."""
-        return self._soft_mixture(values, C)
+        """Return S [C, C] by A and B, the means of all clients' last α_k and β_k over clusters.
 
-    def _soft_mixture(self, values: Mapping[str, Tensor], count: int) -> Tensor:
-        """Return S of `count` models by A and B, the clusters' means of all clients' last α_k, β_k.
-
-        An α_k that was found among fewer models does not count.
+        An α_k that was found among fewer clusters does not count.
         """
         names = [
             name.removeprefix("alpha/")
             for name, alpha in values.items()
-            if name.startswith("alpha/") and len(alpha) == count
+            if name.startswith("alpha/") and len(alpha) == C
         ]
         if not names:  # after round 0 f̃_c = f_c
-            return torch.eye(count, dtype=torch.float64)
+            return torch.eye(C, dtype=torch.float64)
         A, B = benefit(
             torch.stack([values[f"alpha/{name}"] for name in names]),
             torch.stack([values[f"beta/{name}"] for name in names]),
@@ -272,12 +260,12 @@ class FedWCA(Clustered):
         f_init = message.models.get("source") or message.models["cluster"]
         own_labels = None
         if "init" in message.models or models_of(message, "soft"):
-            blend = self._blend(model, images, message, run)
-            f_init = blend.f_init
-            for name, (weights, scores) in blend.scored.items():
+            own_outputs = run(message.models["cluster"])
+            f_init, scored = self._blend(model, message, own_outputs, run)
+            for name, (weights, scores) in scored.items():
                 values[name] = weights
                 health[name], health[f"{name}_scores"] = weights.tolist(), scores.tolist()
-            own_labels = self._label_by_prototypes(blend.own) if self.two_models else None
+            own_labels = self._label_by_prototypes(own_outputs) if self.two_models else None
         elif self.sends_style(message):
             values["style"] = client_style(images, rng)
         load(model, f_init, images, batch_norm, memory)
@@ -296,28 +284,31 @@ class FedWCA(Clustered):
     def _blend(
         self,
         model: DomainModel,
-        images: UnlabeledImages,
         message: Record,
+        own_outputs: Outputs,
         run: Callable[[State], Outputs],
-    ) -> "Blend":
+    ) -> tuple[State, dict[str, ScoredWeights]]:
         """Return f_init, and α_k and β_k if the client finds them."""
-        f_own, f_soft = message.models["cluster"], models_of(message, "soft")
-        own = run(f_own)
         if "init" in message.models:
-            return Blend(message.models["init"], {}, own)
-        own_score = self.beta_score(model, images, own)  # while the model holds f_own
+            return message.models["init"], {}
+        f_own, f_soft = message.models["cluster"], models_of(message, "soft")
         scored: dict[str, ScoredWeights] = {}
         if self.cluster_weights == "one_equal_adaptive":
             f_bar = f_soft[0]
         else:
-            scores = [self.alpha_score(model, images, run(f)) for f in f_soft]
-            scored["alpha"] = _weigh(scores, self.alpha_temperature)
-            f_bar = mix(f_soft, scored["alpha"].weights)
+            w = model.classifier_weight().cpu()
+            scores = [alignment(run(f).features, w) for f in f_soft]
+            alignments = torch.tensor(scores, dtype=torch.float64)  # I_{k,c}
+            alpha = softmax_weights(alignments, self.temperature_a)
+            scored["alpha"] = ScoredWeights(alpha, alignments)
+            f_bar = mix(f_soft, alpha)
         if self.cluster_weights == "local":
-            return Blend(f_bar, scored, own)
-        f_bar_score = self.beta_score(model, images, run(f_bar))
-        scored["beta"] = _weigh([own_score, f_bar_score], self.beta_temperature)
-        return Blend(mix([f_own, f_bar], scored["beta"].weights), scored, own)
+            return f_bar, scored
+        scores = [soft_neighborhood_density(o.probabilities) for o in (own_outputs, run(f_bar))]
+        densities = torch.tensor(scores).double()
+        beta = softmax_weights(densities, self.temperature_b)
+        scored["beta"] = ScoredWeights(beta, densities)
+        return mix([f_own, f_bar], beta), scored
 
     def _label_by_prototypes(self, outputs: Outputs) -> PrototypeLabels:
         return prototype_labels(outputs.features, outputs.probabilities, self.prototype_features)
@@ -337,46 +328,21 @@ class FedWCA(Clustered):
             health: gets numbers for the log.
         """
         health["confidence"] = float(init.probabilities.amax(dim=1).mean())
-        selected = self.select_labels(init)
         if not self.prototypes:
-            return Targets.plain(confidence_labels(init.probabilities))._replace(used=selected)
+            return Targets.plain(confidence_labels(init.probabilities))
         init_labels = self._label_by_prototypes(init)
         if own_labels is None:
-            return Targets.plain(init_labels.labels)._replace(used=selected)
+            return Targets.plain(init_labels.labels)
         labels, matched = reconcile(init_labels, own_labels, self.label_rule)
         health["matched"] = float(matched.double().mean())
         health["separation"] = [init_labels.separation, own_labels.separation]
         health["init_won"] = int(((labels == init_labels.labels) & ~matched).sum())
         if not self.mixup:
-            return Targets.plain(labels)._replace(used=selected)
-        partner = mixup_partners(labels, matched & selected, rng)
-        used = matched & selected | ~matched & ((partner >= 0) | (self.no_partner == "keep"))
+            return Targets.plain(labels)
+        partner = mixup_partners(labels, matched, rng)
+        used = matched | (partner >= 0) | (self.no_partner == "keep")
         health["without_partner"] = int((~matched & (partner < 0)).sum())
         return Targets(labels, partner, used, self.mixup_share)
-
-    # --- client: what FedWCA+ changes -----------------------------------------------------------
-
-    @property
-    def alpha_temperature(self) -> float:
-        """The temperature of α."""
-        return self.temperature_a
-
-    @property
-    def beta_temperature(self) -> float:
-        """The temperature of β."""
-        return self.temperature_b
-
-    def alpha_score(self, model: DomainModel, images: UnlabeledImages, outputs: Outputs) -> float:
-        """Return the score of the loaded model from which α_k is computed: I_{k,c}."""
-        return alignment(outputs.features, model.classifier_weight().cpu())
-
-    def beta_score(self, model: DomainModel, images: UnlabeledImages, outputs: Outputs) -> float:
-        """Return the score of the loaded model from which β_k is computed: S."""
-        return soft_neighborhood_density(outputs.probabilities)
-
-    def select_labels(self, outputs: Outputs) -> Tensor:
-        """Return [N] which labels take part in the cross-entropy: here, all."""
-        return torch.ones(len(outputs.logits), dtype=torch.bool)
 
     # --- both -----------------------------------------------------------------------------------
 
@@ -396,11 +362,6 @@ class FedWCA(Clustered):
         if self.cluster_weights in ("wca", "local", "one_equal_adaptive"):
             disclosed["cluster weights"] = 'method.cluster_weights = "one_equal"'
         return disclosed
-
-
-def _weigh(scores: list[float], temperature: float) -> ScoredWeights:
-    exact = torch.tensor(scores, dtype=torch.float64)
-    return ScoredWeights(softmax_weights(exact, temperature), exact)
 
 
 def _equal(C: int) -> Tensor:

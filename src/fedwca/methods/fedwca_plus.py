@@ -1,52 +1,54 @@
-"""FedWCA+: FedWCA with weights by agreement under augmentation, and consistency in training.
+"""FedWCA+: FedWCA with cluster weights by agreement, and consistency in training.
 
 Ours, on top of Mori et al., WACV 2025. docs/results.md says what each part brings when measured
 alone. The parts, and where they come from:
 
-- α and β from agreement: the share of a client's images that a model classifies alike in two
-  augmented views. Of the label-free scores that were compared, it follows accuracy best; alignment
-  and density choose badly for the domain that is hardest.
-- The mean of all clients is one more candidate beside the soft models. Where domains are hard,
-  sharing among all is worth more than purity.
+- v_c by agreement: each client reports the share of its images that its model classifies alike in
+  augmented views. A cluster counts by the agreement of its clients, to a power that falls from
+  `trust` to 0 over the run: at first, clusters that adapt well lead the others; at the end, all
+  count alike. All clients start from the same blend, and are given their own cluster's model.
 - BatchNorm statistics of every received model are estimated on the client's images, as in AdaBN
-  (Li et al., Revisiting Batch Normalization For Practical Domain Adaptation, 2016); agreement
-  compares models only then.
+  (Li et al., Revisiting Batch Normalization For Practical Domain Adaptation, 2016).
 - Consistency (Sohn et al., FixMatch, NeurIPS 2020) in local training. It and the statistics are
   settings that every method has, with other defaults here.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from fedwca.core.weights import agreement_weights
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.bounds import Temperature
+from fedwca.methods.base import Adaptation, Client, Numbers, Record, Schema
+from fedwca.methods.bounds import NonNegative
 from fedwca.methods.fedwca import FedWCA
-from fedwca.methods.inference import Outputs, measure_agreement
+from fedwca.methods.inference import evaluate, load, measure_agreement
 from fedwca.models import DomainModel
 
 __all__ = ["FedWCAPlus"]
+
+_AGREEMENT = Numbers(torch.float64, least=0, most=1)
 
 
 @dataclass(frozen=True)
 class FedWCAPlus(FedWCA):
     """FedWCA, changed; each change is a setting of its own.
 
-    With `agreement` and `mean_candidate` off, `training.batch_norm = "blend"` and
-    `training.consistency = 0`, it is FedWCA.
+    With `by_agreement` off, `training.batch_norm = "blend"` and `training.consistency = 0`, it is
+    FedWCA.
 
     Attributes:
-        agreement: α and β from agreement under augmentation; off: from alignment and density.
-        temperature_agreement: the temperature of both then.
-        mean_candidate: the mean of all clients is a candidate beside the soft models.
+        by_agreement: v_c by agreement; off: `cluster_weights`, as in FedWCA.
+        trust: the first power of agreement; 0: every client counts alike, and f_init is the mean
+            of all clients.
     """
 
-    agreement: bool = True
-    temperature_agreement: Temperature = 0.02
-    mean_candidate: bool = True
+    by_agreement: bool = True
+    trust: NonNegative = 4.0
 
     training_defaults: ClassVar[Mapping[str, object]] = {
         "batch_norm": "recalibrate",
@@ -55,31 +57,70 @@ class FedWCAPlus(FedWCA):
 
     # --- server ---------------------------------------------------------------------------------
 
-    def _soft_weights(self, values: Mapping[str, Tensor], C: int) -> Tensor:
-        """Return S with the mean of all clients as the last model, a cluster without clients."""
-        if not self.mean_candidate or C == 1:
-            return super()._soft_weights(values, C)
-        clusters = [int(v) for name, v in values.items() if name.startswith("cluster_of/")]
-        sizes = torch.bincount(torch.tensor(clusters), minlength=C).double()
-        candidates = torch.cat([torch.eye(C).double(), (sizes / sizes.sum())[None]])
-        return self._soft_mixture(values, C + 1) @ candidates
+    def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
+        after = super().aggregate(state, replies)
+        found = {
+            f"agreement/{client.name}": reply.values["agreement"]
+            for client, reply in replies.items()
+            if "agreement" in reply.values
+        }
+        return Record(after.models, {**after.values, **found})
+
+    def _finds_weights(self, state: Record, client: Client) -> bool:
+        return not self.by_agreement and super()._finds_weights(state, client)
+
+    def _model_weights(
+        self, values: Mapping[str, Tensor], client: Client, own: int, C: int
+    ) -> Tensor:
+        if not self.by_agreement:
+            return super()._model_weights(values, client, own, C)
+        progress = int(values["round"]) / max(1, self.rounds)
+        names = [name.removeprefix("agreement/") for name in values if "agreement/" in name]
+        return agreement_weights(
+            torch.stack([values[f"agreement/{name}"] for name in names]),
+            torch.stack([values[f"cluster_of/{name}"] for name in names]),
+            C,
+            self.trust * (1 - progress),
+        )
+
+    def _model_weights_by_client(
+        self, state: Record, values: Mapping[str, Tensor], replies: Mapping[Client, Record]
+    ) -> dict[str, Tensor]:
+        """Return v_k as it was sent: unlike α and β, agreements count from the next round on."""
+        known = state.values if self.by_agreement else values
+        return super()._model_weights_by_client(state, known, replies)
 
     # --- client ---------------------------------------------------------------------------------
 
-    @property
-    def alpha_temperature(self) -> float:
-        return self.temperature_agreement if self.agreement else self.temperature_a
+    def adapt(
+        self,
+        model: DomainModel,
+        images: UnlabeledImages,
+        message: Record,
+        memory: Record,
+        rng: torch.Generator,
+    ) -> Adaptation:
+        adapted = super().adapt(model, images, message, memory, rng)
+        if not self.by_agreement:
+            return adapted
+        f_k = adapted.reply.models["local"]
+        load(model, f_k, images, self.training.batch_norm, adapted.memory)
+        agreement = measure_agreement(model, images, evaluate(model, images))
+        values = {**adapted.reply.values, "agreement": torch.tensor(agreement).double()}
+        health = {**adapted.health, "agreement": agreement}
+        return adapted._replace(reply=replace(adapted.reply, values=values), health=health)
 
-    @property
-    def beta_temperature(self) -> float:
-        return self.temperature_agreement if self.agreement else self.temperature_b
+    # --- both -----------------------------------------------------------------------------------
 
-    def alpha_score(self, model: DomainModel, images: UnlabeledImages, outputs: Outputs) -> float:
-        if not self.agreement:
-            return super().alpha_score(model, images, outputs)
-        return measure_agreement(model, images, outputs)
+    def replies(self, message: Record) -> Schema:
+        schema = super().replies(message)
+        return {**schema, "agreement": _AGREEMENT} if self.by_agreement else schema
 
-    def beta_score(self, model: DomainModel, images: UnlabeledImages, outputs: Outputs) -> float:
-        if not self.agreement:
-            return super().beta_score(model, images, outputs)
-        return measure_agreement(model, images, outputs)
+    # --- capabilities ---------------------------------------------------------------------------
+
+    def disclosures(self) -> dict[str, str | None]:
+        if not self.by_agreement:
+            return super().disclosures()
+        disclosed = {**super().disclosures(), "agreement": "method.by_agreement = false"}
+        disclosed.pop("cluster weights", None)
+        return disclosed
