@@ -14,9 +14,13 @@ from fedwca._support.errors import UserError
 from fedwca._support.files import CHECKSUM
 from fedwca._support.parse import parse_json
 from fedwca.models.domain_model import DomainModel, copy_state
-from fedwca.models.pytorch_file import load_pytorch_file
 from fedwca.models.spec import ModelDescription
-from fedwca.models.tensor_file import load_tensors, read_metadata, save_tensors
+from fedwca.models.tensor_file import (
+    load_pytorch_file,
+    load_tensors,
+    read_metadata,
+    save_tensors,
+)
 
 __all__ = [
     "DESCRIPTION",
