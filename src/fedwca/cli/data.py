@@ -37,7 +37,7 @@ def check(folder: Folder, benchmark: BenchmarkName = None, cache: Cache = None) 
 
     Example: fedwca data check my-images
     """
-    from fedwca.data.summary import next_command, summarize
+    from fedwca.data.overview import next_command, summarize
     from fedwca.report.tables import Table
 
     path, loaded = _load_folder(folder, benchmark, cache, verify=True)
@@ -69,18 +69,14 @@ def preview(
 
     Example: fedwca data preview my-images -o sheet.png
     """
-    from fedwca.data.preview import draw_contact_sheet
+    from fedwca.data.overview import draw_contact_sheet
 
     if not 1 <= per_class <= 100:
         raise UserError("--per-class must be between 1 and 100")
     if output.suffix.lower() != ".png":
         raise UserError(f"--output must end in .png, for example {output.with_suffix('.png')}")
     _, loaded = _load_folder(folder, benchmark, cache)
-    domains = {
-        name: (domain.images, domain.labels if (domain.labels >= 0).any() else None)
-        for name, domain in loaded.domains.items()
-    }
-    sheet = draw_contact_sheet(domains, loaded.classes, per_class=per_class)
+    sheet = draw_contact_sheet(loaded, per_class)
     output.parent.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
     sheet.save(content, format="PNG")
