@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from fedwca._support.errors import UserError
 from fedwca._support.files import expand_path
+from fedwca.data.formats.decode import ImageFiles
 from fedwca.data.formats.folders import is_image_name, walk_folders
-from fedwca.data.formats.image_files import ImageFiles
 from fedwca.data.images import UnlabeledImages
 from fedwca.data.types import BrokenImage
 from fedwca.methods.inference import evaluate

@@ -7,9 +7,7 @@ from fedwca._support.errors import UserError, did_you_mean
 from fedwca._support.text import format_count
 from fedwca.data.benchmarks.digit_five import DIGIT_FIVE
 from fedwca.data.benchmarks.mini_digits import DOMAINS
-from fedwca.data.benchmarks.office31 import OFFICE31
-from fedwca.data.benchmarks.office_home import OFFICE_HOME
-from fedwca.data.benchmarks.pacs import PACS
+from fedwca.data.benchmarks.object_benchmarks import OFFICE31, OFFICE_HOME, PACS
 from fedwca.experiments.experiment import Experiment
 
 __all__ = [

@@ -157,7 +157,7 @@ def test_linked_folders_and_dangling_links(tmp_path: Path) -> None:
     (domain,) = find_own_images(request_for(path)).domains
     assert domain.names[1] == "a/dog/0.jpg"
     reason = "cannot be read (No such file or directory)"
-    assert decoded(domain)[1] == BrokenImage(reason, inaccessible=True)
+    assert decoded(domain)[1] == BrokenImage(reason)
 
 
 def test_broken_source_images_are_named_by_the_folder_of_the_source(tmp_path: Path) -> None:

@@ -8,16 +8,14 @@ from pathlib import Path
 
 from fedwca._support.errors import UserError
 from fedwca._support.text import escape_unprintable
+from fedwca.data.formats.decode import make_file_domain
 from fedwca.data.formats.folders import (
-    FolderId,
     is_image_name,
     join_names,
     list_folder,
-    mark_visited,
     normalize_name,
     relative_name,
 )
-from fedwca.data.formats.image_files import make_file_domain
 from fedwca.data.images import UNLABELED
 from fedwca.data.types import SOURCE, DataRequest, RawBenchmark
 
@@ -142,12 +140,11 @@ def scan_domain(name: str, folder: Path) -> DomainFolder:
         unlabeled = unlabeled + more
     by_class: dict[str, list[Path]] = {}
     too_deep: list[Path] = []
-    visited: set[FolderId] = set()  # many links may lead to one folder
     for sub in folders:
         images, below = list_folder(sub)
         if images:
             by_class[escape_unprintable(sub.name)] = images
-        too_deep += [deep for deep in below if mark_visited(deep, visited) and _has_images(deep)]
+        too_deep += [deep for deep in below if _has_images(deep)]
     return DomainFolder(escape_unprintable(name), folder, unlabeled, by_class, too_deep)
 
 
