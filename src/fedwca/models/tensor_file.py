@@ -1,4 +1,4 @@
-"""Named tensors in files: safetensors with a checksum, and PyTorch's own, read without trust."""
+"""Named tensors in files: safetensors with a checksum, and PyTorch's own, which may be hostile."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Digit-Five from the files that people have: own `.npz`, the public `.mat` files, originals.
+"""Digit-Five from any of its distributions: own `.npz`, the public `.mat` files, originals.
 
 MNIST (LeCun 1998), SVHN (Netzer 2011), MNIST-M (Ganin 2016), USPS (Hull 1994), SYNTH (Ganin 2015).
 The `.mat` files are those of the download for "Moment matching for multi-source domain
@@ -135,7 +135,7 @@ def _expected_files(name: str) -> str:
 
 
 def _read_domain(name: str, form: _Form, parts: list[tuple[Path, ...]]) -> ImageArray:
-    """Read and join all parts; each is validated by itself, so that no labels shift."""
+    """Read and concatenate all parts; each is validated by itself, so that no labels shift."""
     arrays = []
     for files in filter(None, parts):
         where = " with ".join(map(str, files))

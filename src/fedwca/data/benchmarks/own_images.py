@@ -118,16 +118,11 @@ def _client_folders(path: Path, source_path: Path | None) -> list[Path]:
 
 
 def _scan_source(folder: Path) -> DomainFolder:
-    if not os.path.isdir(folder):
+    source = scan_domain(SOURCE, folder) if folder.is_dir() else None
+    if source is None or not source.by_class:
         raise UserError(
-            f"there is no folder {folder}; set data.source_path to a folder of labeled images, "
-            "<class>/*.jpg"
-        )
-    source = scan_domain(SOURCE, folder)
-    if not source.by_class:
-        raise UserError(
-            f"{folder} has no class folders with images; sort the source images into "
-            f"{folder}/<class>/"
+            f"{folder} has no class folders with images; set data.source_path to a folder of "
+            "labeled images, <class>/*.jpg"
         )
     return source
 

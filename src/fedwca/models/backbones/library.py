@@ -57,7 +57,7 @@ def _feature_width(net: nn.Module, name: str, image_size: int) -> int:
         with torch.random.fork_rng(devices=[]), torch.no_grad(), torch.device("meta"):
             images = torch.zeros(2, 3, image_size, image_size)
             features = copy.deepcopy(net).to("meta").train()(images)
-    except Exception as error:  # each network refuses a size with another type
+    except Exception as error:  # networks raise different types for such sizes
         raise UserError(
             f"{name} cannot process images of {image_size} pixels; "
             "set image_size to the size it was designed for, often 224."
