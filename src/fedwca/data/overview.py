@@ -29,9 +29,8 @@ def summarize(benchmark: Benchmark) -> tuple[list[str], list[list[str]]]:
     """Return header and rows of a table: a row per domain, and one for all."""
     header = ["domain", "images", "labeled", "classes", "smallest class", "size", "broken"]
     rows = [_row(name, domain, benchmark) for name, domain in benchmark.domains.items()]
-    images, labeled, broken = (
-        sum(_counts(domain)[column] for domain in benchmark.domains.values()) for column in range(3)
-    )
+    counts = [_counts(domain) for domain in benchmark.domains.values()]
+    images, labeled, broken = (sum(column) for column in zip(*counts, strict=True))
     return header, [*rows, ["all", f"{images:,}", f"{labeled:,}", "", "", "", str(broken)]]
 
 
@@ -66,7 +65,10 @@ def next_command(benchmark: Benchmark, path: Path | None) -> str:
     data = f"fedwca run --set data.benchmark={benchmark.name}"
     if path is not None:
         data += f" --set data.path={shlex.quote(str(path))}"
-    counts = {name: _count_classes(domain) for name, domain in benchmark.domains.items()}
+    counts = {
+        name: len({*domain.labels.tolist()} - {UNLABELED})  # classes that it has images of
+        for name, domain in benchmark.domains.items()
+    }
     source = max(counts, key=lambda name: counts[name])
     if counts[source] < 2:
         model = "--set source.weights=MODEL.safetensors --set data.classes=NAME,NAME,…"
@@ -75,11 +77,6 @@ def next_command(benchmark: Benchmark, path: Path | None) -> str:
         return "To run on it, add at least one more domain: one is the source, others are clients."
     weights = " --set model.weights=IMAGENET.safetensors" if benchmark.transform.crop else ""
     return f"Run on it: {data} --set data.source={shlex.quote(source)}{weights}"
-
-
-def _count_classes(domain: Domain) -> int:
-    """Return how many classes a domain has images of."""
-    return len({*domain.labels.tolist()} - {UNLABELED})
 
 
 # --- contact sheet ------------------------------------------------------------------------------

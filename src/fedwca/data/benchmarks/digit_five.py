@@ -63,11 +63,10 @@ def find_digit_five(request: DataRequest) -> RawBenchmark:
     """Return those of the five domains whose files are in the folder or up to 3 levels below."""
     folder = request.path or Path()
     files_by_folder = _list_files(folder)
-    domains, missing, warnings = [], [], []
+    domains, warnings = [], []
     for name in DIGIT_FIVE:
         form, parts = _find_form(name, files_by_folder)
         if not any(parts):
-            missing.append(name)
             warnings.append(f"ignoring {name}: no {_expected_files(name)} in {folder}")
             continue
         files, key = tuple(chain(*parts)), f"digit-five/{name}/{form.name}"
@@ -75,10 +74,9 @@ def find_digit_five(request: DataRequest) -> RawBenchmark:
         for names in (form.parts[i] for i, part in enumerate(parts) if not part):
             warnings.append(f"{name} lacks {' with '.join(names)} in {folder}; using the rest")
     if len(domains) < 2:
-        expected = "; ".join(f"for {name} {_expected_files(name)}" for name in missing)
         raise UserError(
             f"{folder} has {len(domains)} of Digit-Five's domains, but two are needed; "
-            f"add {expected}"
+            f"add files: {'; '.join(warnings)}"
         )
     return RawBenchmark(CLASSES, tuple(domains), tuple(warnings))
 

@@ -161,21 +161,19 @@ def _differences(standard: StandardBenchmark, found: _DomainImages) -> list[str]
     """Return how a domain differs from the standard list: per class if known, else in all."""
     expected = standard.counts[found.name]
     if isinstance(expected, int):
-        absent = [name for n, name in enumerate(standard.classes) if n not in found.by_label]
-        total = _count_difference(len(found.files), expected, "")
-        return total + [f"no folder {name}" for name in absent]
+        compared = [("", len(found.files), expected)]
+    else:
+        compared = [
+            (f" in {standard.classes[label]}", len(files), expected[label])
+            for label, files in sorted(found.by_label.items())
+        ]
     differences = []
-    for label, (name, count) in enumerate(zip(standard.classes, expected, strict=True)):
-        if label in found.by_label:
-            differences += _count_difference(len(found.by_label[label]), count, f" in {name}")
-        else:
-            differences.append(f"no folder {name} ({count} missing)")
-    return differences
-
-
-def _count_difference(count: int, expected: int, where: str) -> list[str]:
-    if count < expected:
-        return [f"{count} of {expected} images{where} ({expected - count} missing)"]
-    if count > expected:
-        return [f"{count} images{where} ({count - expected} more than the standard list)"]
-    return []
+    for where, count, listed in compared:
+        if count < listed:
+            differences.append(f"{count} of {listed} images{where} ({listed - count} missing)")
+        elif count > listed:
+            differences.append(
+                f"{count} images{where} ({count - listed} more than the standard list)"
+            )
+    absent = [name for label, name in enumerate(standard.classes) if label not in found.by_label]
+    return differences + [f"no folder {name}" for name in absent]
