@@ -24,7 +24,7 @@ from fedwca.engines.flower.engine import FlowerEngine, Rules
 from fedwca.engines.flower.grid_adapter import StoredReply
 from fedwca.engines.flower.messages import Reply, Request
 from fedwca.engines.flower.plan import parse_plan
-from fedwca.engines.flower.refusal_log import RefusalLog
+from fedwca.engines.flower.site_registry import RefusalLog
 from fedwca.methods.base import Client, Record
 from fedwca.models import DomainModel
 from tests.support.federation import same

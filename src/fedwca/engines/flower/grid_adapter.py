@@ -79,20 +79,15 @@ class StoredReply:
         self._file.close()
 
     def read(self) -> Message:
-        """Return the message, once; WireError if Flower cannot assemble it."""
+        """Return the message, once; any exception if Flower cannot assemble it."""
         self._file.seek(0)
         contents = {name: self._file.read(length) for name, length in self._lengths.items()}
         self.close()
-        try:
-            total = 0
-            for length in _assembled_lengths(contents):
-                total += length
-                self._check_bytes(total)
-            message = inflate_object_from_contents(self._message_id, contents)
-        except WireError:
-            raise
-        except Exception as error:  # Flower's parsers raise a dozen kinds
-            raise WireError(f"it cannot be read ({type(error).__name__})") from None
+        total = 0
+        for length in _assembled_lengths(contents):
+            total += length
+            self._check_bytes(total)
+        message = inflate_object_from_contents(self._message_id, contents)
         if not isinstance(message, Message):
             raise WireError(f"it is a {type(message).__name__}, not a message")
         return message

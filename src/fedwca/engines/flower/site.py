@@ -16,7 +16,7 @@ from fedwca.engines.base import Job
 from fedwca.engines.client_runtime import ClientRuntime, use_threads
 from fedwca.engines.codec import MissingError, WireError, pack, unpack
 from fedwca.engines.flower.messages import SUM_RECORD, Reply, Request, Work
-from fedwca.engines.flower.plan import Plan, parse_plan
+from fedwca.engines.flower.plan import Plan, classifier_state, parse_plan
 from fedwca.engines.flower.site_store import SiteStore
 from fedwca.engines.record_checks import check_message, check_reply, check_state
 from fedwca.engines.secure_sum.masked_reply import mask_reply, shown_weights
@@ -201,7 +201,7 @@ class _SiteRound:
 
 
 def _load_classifier(model: DomainModel, classifier: State) -> None:
-    own = {n: t for n, t in model.state_dict().items() if n.startswith("classifier.")}
+    own = classifier_state(model)
     check_state("classifier", classifier, own)
     with torch.no_grad():
         for name, tensor in own.items():
