@@ -1,8 +1,9 @@
 """Flower's grid, with replies that are pulled by message id, checked for size and stored in files.
 
-Flower's public `Grid.pull_messages` (as of 1.41) cannot do this: it also returns what nodes pushed
-unasked, trusts what a reply says about itself, and reads a whole reply into memory. The modules of
-Flower used here instead are internal, so the versions that pyproject.toml admits stay narrow.
+Flower's public `Grid.pull_messages` (1.41, 1.42) is not enough, even for one message id: it also
+returns whatever nodes push unasked and raises if that is no message, so that the reply is lost; it
+assembles a reply of any size in memory; and it blocks for up to two hours while a sender is slow.
+The modules of Flower used here instead are internal, so pyproject.toml admits few versions.
 """
 
 import logging

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedwca._support.errors import UserError
 from fedwca.core.params import State, clone
@@ -12,7 +12,7 @@ from fedwca.core.style import style_length
 from fedwca.engines.codec import EMPTY_PAYLOAD, Payload, Wire, WireError
 from fedwca.engines.flower.messages import Kind, Request, describe_invalid
 from fedwca.methods import Method, build_method
-from fedwca.models import DomainModel, ModelDescription, NetworkSpec
+from fedwca.models import DomainModel, NetworkSpec
 from fedwca.models.domain_model import MAX_WEIGHTS
 from fedwca.privacy.settings import Privacy
 
@@ -51,15 +51,6 @@ class Plan(BaseModel):
         if sum(tensor.numel() for tensor in template.state_dict().values()) > MAX_WEIGHTS:
             raise WireError(f"the run's network {self.network.backbone} is too large to be sent")
         return template
-
-    def describe(self, **made: JsonValue) -> ModelDescription:
-        """Return the description of a model of this run."""
-        return self.network.describe(
-            method=self.method.get("name"),
-            seed=self.seed,
-            settings={"method": self.method, "training": self.training},
-            **made,
-        )
 
     def sizes(self, model: DomainModel) -> dict[str, int]:
         """Return what the letters in a method's declarations stand for."""

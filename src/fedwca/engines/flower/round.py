@@ -1,16 +1,21 @@
 """One round with the sites: send the jobs, poll, validate the replies and accept them."""
 
 import logging
+import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
 from fedwca._support.errors import UserError
 from fedwca.engines.base import ClientResult, Job
-from fedwca.engines.codec import WireError, open_record, save_records
+from fedwca.engines.codec import Payload, WireError, open_record, pack, save_records
 from fedwca.engines.flower.inbox import NoReply
-from fedwca.engines.flower.job_store import JobStore
 from fedwca.engines.flower.messages import Reply, Work
 from fedwca.engines.flower.plan import Task
 from fedwca.engines.flower.reply_checks import (
@@ -48,12 +53,34 @@ class Rules:
     return_seconds: float = 90.0
 
 
+class _StoredTensors(Mapping[str, Tensor]):
+    """Tensors by hash, each read from its file whenever it is asked for."""
+
+    def __init__(self, files: dict[str, Path]) -> None:
+        self._files = files
+
+    def __getitem__(self, name: str) -> Tensor:
+        with safetensors.safe_open(self._files[name], framework="pt") as file:
+            return torch.as_tensor(file.get_tensor(name))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._files
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
 @dataclass
 class _SiteJob:
-    """A site's job, and what came of it.
+    """A site's job as it is sent, and what came of it.
 
     Attributes:
         expected: what the reply must hold.
+        places: where each tensor belongs; see `Payload`.
+        tensors: all tensors of the job.
         message_id: of the message that is not answered yet.
         tries: how often the job was sent.
         result: from the accepted reply.
@@ -61,6 +88,8 @@ class _SiteJob:
 
     client: Client
     expected: ExpectedReply
+    places: str
+    tensors: _StoredTensors
     message_id: str | None = None
     tries: int = 0
     result: ClientResult | None = None
@@ -83,17 +112,17 @@ class Round:
     def __init__(self, task: Task, registry: SiteRegistry, rules: Rules, folder: Path) -> None:
         self._task, self._registry, self._rules = task, registry, rules
         self._number, self._folder = registry.round, folder
-        self._store = JobStore(folder / "jobs", task.wire)
+        self._job_folder = folder / "jobs"
+        self._tensor_files: dict[str, Path] = {}  # of all jobs, by the tensor's hash
         self._jobs: dict[str, _SiteJob] = {}  # by site
         self.keys: dict[str, PublicKeys] = {}
         self.bytes_down = self.bytes_up = 0
 
     def run(self, jobs: Iterable[tuple[Client, Job]]) -> None:
         """Send the jobs and accept replies until all are there or time is up."""
+        self._job_folder.mkdir(parents=True, exist_ok=True)
         for client, job in jobs:
-            work = Work(self._task.classifier, job.message, job.offered)
-            self._store.add(client.name, work.to_records())
-            self._jobs[client.name] = _SiteJob(client, expect_reply(self._task, job))
+            self._jobs[client.name] = self._encode(client, job)
         needed = min(self._rules.least_sites, len(self._jobs))
         deadline = time.monotonic() + self._rules.round_seconds
         while True:
@@ -112,11 +141,24 @@ class Round:
             self._registry.wait()
         for name in self._unanswered():
             logger.info("round %d: closed without %s", self._number, name)
-        self._store.delete()
+        shutil.rmtree(self._job_folder, ignore_errors=True)
 
     def results(self) -> dict[Client, ClientResult]:
         """Return the results of the accepted replies, in the order of the jobs."""
         return {job.client: job.result for job in self._jobs.values() if job.result is not None}
+
+    def _encode(self, client: Client, job: Job) -> _SiteJob:
+        """Encode a job into a file, so that memory does not grow with the number of sites.
+
+        A tensor that several jobs share is stored once.
+        """
+        work = Work(self._task.classifier, job.message, job.offered)
+        payload, tensors = pack(work.to_records(), self._tensor_files.keys(), self._task.wire)
+        path = self._job_folder / f"{len(self._jobs)}.safetensors"
+        path.write_bytes(payload.blob)
+        self._tensor_files.update(dict.fromkeys(tensors.keys() - self._tensor_files.keys(), path))
+        stored = _StoredTensors({name: self._tensor_files[name] for name in tensors})
+        return _SiteJob(client, expect_reply(self._task, job), payload.places, stored)
 
     def _send(self) -> None:
         """Send the job to every site that is online and has no open message."""
@@ -127,7 +169,8 @@ class Round:
 
     def _send_job(self, site: RegisteredSite, job: _SiteJob) -> None:
         job.tries += 1
-        payload = self._store.payload(site.name, site.known_tensors)
+        new = {name: job.tensors[name] for name in job.tensors.keys() - site.known_tensors}
+        payload = Payload(job.places, safetensors.torch.save(new))
         request = self._task.request("work", self._number, payload)
         job.message_id = self._registry.send(site, request)
         if job.message_id is not None:
@@ -157,16 +200,17 @@ class Round:
             self._validate(site, job, reply)
 
     def _validate(self, site: RegisteredSite, job: _SiteJob, reply: Reply) -> None:
-        sent = self._store.tensors(site.name)
         try:
-            accepted = validate_reply(self._task, self._number, site, reply, job.expected, sent)
+            accepted = validate_reply(
+                self._task, self._number, site, reply, job.expected, job.tensors
+            )
             self._check_keys(accepted.keys)
         except Exception as error:  # whatever a site sends must not end the run of the others
             if isinstance(error, MiscountError):  # its images may have changed
                 self._registry.request_join(site.node)
             self._registry.refuse(site, "failed", error)
         else:
-            site.known_tensors = {*sent, *accepted.tensors}
+            site.known_tensors = {*job.tensors, *accepted.tensors}
             site.status["answered"] = self._number
             job.result = self._accept(site.name, accepted)
 

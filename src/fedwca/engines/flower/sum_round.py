@@ -137,6 +137,6 @@ def read_step_reply(payload: Payload, names: Collection[str], template: State) -
 
 
 def check_mean(mean: State, source: State) -> None:
-    """Refuse a mean that no honest models have: a site has spoiled the sum."""
+    """Refuse a mean that no honest models have: a site has falsified the sum."""
     check_state("mean", mean, source)
     check_magnitude(Record({"mean": mean}), source)
