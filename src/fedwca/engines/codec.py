@@ -112,7 +112,7 @@ def _is_row(row: Any) -> bool:
         and len(row) == 5
         and all(isinstance(text, str) for text in row[:4])
         and row[1] in ("", "models", "values")
-        and type(row[4]) in (str, int)  # files of 0.1.0 hold numbers
+        and type(row[4]) in (str, int)  # earlier files hold numbers
     )
 
 

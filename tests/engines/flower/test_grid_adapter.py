@@ -53,14 +53,6 @@ def test_what_nodes_push_unasked_is_ignored_whatever_it_says_of_itself(
     assert caplog.messages == ["Ignoring a message that answers none of ours"] * 3
 
 
-def test_a_reply_that_is_not_a_message_is_refused(superlink: SuperLink, tmp_path: Path) -> None:
-    superlink.take(words("a record"), "asked")
-    reply = superlink.grid(tmp_path).pull_reply("asked")
-    assert reply is not None
-    with pytest.raises(WireError, match="RecordDict"):
-        reply.read()
-
-
 def test_a_reply_beyond_the_limit_is_not_pulled(superlink: SuperLink, tmp_path: Path) -> None:
     head = superlink.take(reply_of(words("x" * 5000), "asked"), "asked")
     with pytest.raises(WireError, match="larger than 4,000 bytes"):

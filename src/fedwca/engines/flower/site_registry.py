@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypedDict
 
-from fedwca._support.files import append_line, read_lines, write_lines
+from fedwca._support.files import append_line, read_lines
 from fedwca._support.text import to_single_line
 from fedwca.engines.base import Refusals
 from fedwca.engines.codec import WireError
@@ -45,8 +45,6 @@ class RefusalLog:
     def __init__(self, path: Path) -> None:
         self._path = path
         lines = read_lines(path, older=False)
-        if path.is_file():  # a line that a crash cut short would corrupt the next one
-            write_lines(path, lines)
         self._counts = Counter(line["site"] for line in lines if "refused" in line)
         self._new: dict[str, list[str]] = {}
 
