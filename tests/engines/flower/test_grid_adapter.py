@@ -37,7 +37,7 @@ def test_a_reply_is_pulled_once(superlink: SuperLink, tmp_path: Path) -> None:
     assert grid.pull_reply("asked") is None
 
 
-def test_what_nodes_push_unasked_is_ignored_whatever_it_says_of_itself(
+def test_unrequested_messages_are_ignored_whatever_they_claim(
     superlink: SuperLink, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="fedwca")
@@ -46,7 +46,7 @@ def test_what_nodes_push_unasked_is_ignored_whatever_it_says_of_itself(
     superlink.take(words("no message"))
     unfinished = superlink.take(reply_of(words("never whole"), "asked"))
     superlink.pieces[unfinished] = None
-    superlink.take(reply_of(words("right"), "another"), "asked")  # nor is its own word believed
+    superlink.take(reply_of(words("right"), "another"), "asked")  # whatever it claims to answer
     reply = grid.pull_reply("asked")
     assert reply is not None
     assert text_of(reply.read().content) == "right"

@@ -174,8 +174,9 @@ class SiteRegistry:
 
     def report_failure(self, site: RegisteredSite, what: str, problem: str) -> None:
         """Log a site's problem and show it in its status; `what` says what it leads to."""
-        site.status["problem"] = f"round {self.round}: {to_single_line(problem)}"
-        logger.info("round %d: %s %s: %s", self.round, site.name, what, to_single_line(problem))
+        problem = to_single_line(problem)
+        site.status["problem"] = f"round {self.round}: {problem}"
+        logger.info("round %d: %s %s: %s", self.round, site.name, what, problem)
 
     def refuse(self, site: RegisteredSite, what: str, error: str | Exception) -> None:
         """Count, log and show a refused reply."""
