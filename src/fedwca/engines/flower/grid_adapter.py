@@ -2,8 +2,8 @@
 
 Flower's public `Grid.pull_messages` (1.41, 1.42) is not enough, even for one message id: it also
 returns whatever nodes push unasked and raises if that is no message, so that the reply is lost; it
-assembles a reply of any size in memory; and it blocks for up to two hours while a sender is slow.
-The modules of Flower used here instead are internal, so pyproject.toml admits few versions.
+assembles a reply of any size in memory; and a slow sender blocks the caller. The modules of Flower
+used here instead are internal, so pyproject.toml admits few versions.
 """
 
 import logging
