@@ -21,7 +21,7 @@ from fedwca.core.params import State, clone, flatten
 from fedwca.data.images import ClientData
 from fedwca.data.partition import Partition
 from fedwca.engines.base import Exchange, Job
-from fedwca.engines.flower.plausibility import check_magnitude
+from fedwca.engines.flower.reply_checks import check_magnitude
 from fedwca.engines.record_checks import check_state
 from fedwca.engines.simulator.simulator import Simulator
 from fedwca.experiments.config import Experiment, resolve

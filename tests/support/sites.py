@@ -22,9 +22,8 @@ from fedwca.engines.codec import Wire
 from fedwca.engines.flower.engine import FlowerEngine, Rules
 from fedwca.engines.flower.messages import Reply, Request
 from fedwca.engines.flower.plan import Plan, create_task
-from fedwca.engines.flower.refusal_log import RefusalLog
 from fedwca.engines.flower.site import SiteConfig, handle_request
-from fedwca.engines.flower.site_registry import SiteStatus
+from fedwca.engines.flower.site_registry import RefusalLog, SiteStatus
 from fedwca.experiments.config import Experiment, resolve
 from fedwca.experiments.rounds import federate
 from fedwca.experiments.store import Checkpoint
