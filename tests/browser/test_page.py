@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from fedwca.report.page import report_page
+from fedwca.report.page import WatchServer, report_page
 from fedwca.report.runs import read_run
-from fedwca.report.watch import watch_server
 from tests.support.made_up_runs import HOSTILE, make_run
 
 Opened = Callable[[str], Any]
@@ -230,7 +229,7 @@ def test_a_page_follows_a_run(tmp_path: Path, browser: Any) -> None:
     results = run / "results.jsonl"
     lines = results.read_text().splitlines(keepends=True)
     results.write_text("".join(lines[:3]))
-    server = watch_server(lambda: [read_run(run)])
+    server = WatchServer(lambda: [read_run(run)])
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         browser.get(f"http://127.0.0.1:{server.server_address[1]}/")

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fedwca.cli.report import _reader
 
 from fedwca.cli.console import Screen, show_logs
 from fedwca.cli.progress import LineProgress, TerminalProgress
-from fedwca.cli.report import _reader
 from tests.support.made_up_runs import make_run
 
 Invoke = Callable[..., Any]

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from fedwca._support.errors import UserError
-from fedwca.report.page import page_data, report_page
+from fedwca.report.page import WatchServer, page_data, report_page
 from fedwca.report.runs import read_run
-from fedwca.report.watch import watch_server
 from tests.support.made_up_runs import HOSTILE, make_run
 
 
@@ -85,7 +84,7 @@ def test_a_name_with_half_a_surrogate_pair_can_be_written(tmp_path: Path) -> Non
 @pytest.fixture
 def address(tmp_path: Path) -> Iterator[str]:
     run = make_run(tmp_path)
-    server = watch_server(lambda: [read_run(run)])
+    server = WatchServer(lambda: [read_run(run)])
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_address[1]}"
     server.shutdown()

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from fedwca._support.errors import UserError
-from fedwca.report.clusters import chance_purity, purity
-from fedwca.report.documents import to_markdown
+from fedwca.report.measures import chance_purity, purity
 from fedwca.report.runs import find_runs, read_run
-from fedwca.report.tables import accuracy_tables, cluster_table, run_table
+from fedwca.report.tables import accuracy_tables, cluster_table, run_table, to_markdown
 
 
 def write_run(root: Path, name: str, method: str, seed: int, accuracies: dict[str, float]) -> Path:

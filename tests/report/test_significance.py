@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fedwca.report.significance import paired_difference
+from fedwca.report.measures import paired_difference
 
 
 def test_differences_of_one_two_three() -> None:

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedwca.report.documents import latex_document, markdown_document, to_csv, to_markdown
 from fedwca.report.runs import RunView
-from fedwca.report.tables import Table
+from fedwca.report.tables import Table, latex_document, markdown_document, to_csv, to_markdown
 from fedwca.reproduce.results import (
     TableResults,
     accuracy_table,

@@ -14,7 +14,7 @@ import typer.core
 from fedwca._support.errors import UserError, describe_disk_error
 from fedwca._support.interrupts import StoppedError
 from fedwca._support.machine import is_out_of_memory, keep_freed_memory
-from fedwca.cli import models, report, results, run
+from fedwca.cli import models, results, run
 from fedwca.cli.console import print_to_stderr, show_logs
 from fedwca.cli.data import data_app
 from fedwca.cli.deploy import deploy_app
@@ -51,12 +51,12 @@ app.command("list")(results.list_runs)
 app.command()(results.show)
 app.command()(results.compare)
 app.command()(run.reproduce)
-app.command()(report.report)
-app.command()(report.watch)
+app.command()(results.report)
+app.command()(results.watch)
 app.command()(models.export)
 app.command()(models.predict)
 app.command("adapt-client")(models.adapt_client)
-app.command()(report.tensorboard)
+app.command()(results.tensorboard)
 app.add_typer(data_app, name="data")
 app.add_typer(deploy_app, name="deploy")
 
