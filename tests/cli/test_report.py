@@ -28,11 +28,11 @@ def test_a_report_of_one_run_and_of_all(invoke: Invoke) -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (("report",), "no runs in runs"),
-        (("report", "nowhere"), "is not a run folder"),
-        (("report", "-o", "page.pdf"), "page.html"),
-        (("watch", "nowhere"), "is not a run folder"),
-        (("watch", "--port", "70000"), "--port 70000"),
+        (("report",), "runs"),
+        (("report", "nowhere"), "runs/nowhere"),
+        (("report", "-o", "page.pdf"), "--output"),
+        (("watch", "nowhere"), "runs/nowhere"),
+        (("watch", "--port", "70000"), "--port"),
     ],
 )
 def test_wrong_arguments_end_with_an_error(

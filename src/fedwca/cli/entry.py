@@ -21,6 +21,7 @@ from fedwca.cli.deploy import deploy_app
 
 __all__ = ["app", "main"]
 
+_CLOSED_OUTPUT = 128 + 13  # as of a program that SIGPIPE ends
 typer.core.HAS_RICH = False  # else help texts, which are plain, say "\[required]"
 
 app = typer.Typer(
@@ -80,7 +81,10 @@ def _run_command(arguments: list[str] | None) -> int:
     except StoppedError as stop:
         return _end_stopped_command(stop)
     except BrokenPipeError:  # the reader has stopped, as in `fedwca list | head`
-        _discard_output()
+        with suppress(OSError):  # stdout may have no file descriptor
+            # Python would report the unread rest when it exits.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _CLOSED_OUTPUT
     except Exception as error:
         return _print_exception(error)
     return 0
@@ -93,14 +97,7 @@ def _end_stopped_command(stop: StoppedError) -> int:
             sys.stdout.flush()
         sys.stderr.flush()
         os._exit(stop.code)
-    _discard_output()
     return stop.code
-
-
-def _discard_output() -> None:
-    """Drop what nobody reads any more; Python would report it when it exits."""
-    with suppress(OSError):  # stdout may have no file descriptor
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print_error(sentence: str) -> int:
@@ -117,24 +114,10 @@ def _print_exception(error: Exception) -> int:
         )
     if isinstance(error, OSError):
         return _print_error(describe_disk_error(error))
+    with tempfile.NamedTemporaryFile("w", prefix="fedwca-", suffix=".log", delete=False) as log:
+        traceback.print_exception(error, file=log)
     _print_error(
         f"fedwca failed unexpectedly ({type(error).__name__}: {error}); "
-        f"please report it with {_save_traceback(error)}"
+        f"please report it with {log.name}"
     )
     return 1
-
-
-def _save_traceback(error: Exception) -> str:
-    """Return the path of a file with the traceback, or how else to get it."""
-    if os.environ.get("FEDWCA_DEBUG"):
-        traceback.print_exception(error)
-    try:
-        with tempfile.NamedTemporaryFile("w", prefix="fedwca-", suffix=".log", delete=False) as log:
-            traceback.print_exception(error, file=log)
-    except OSError:  # no folder for temporary files is writable
-        return "the traceback that FEDWCA_DEBUG=1 prints"
-    return log.name
-
-
-if __name__ == "__main__":
-    main()

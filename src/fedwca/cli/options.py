@@ -32,7 +32,6 @@ Runs = Annotated[
 Cache = Annotated[
     Path | None,
     typer.Option(
-        "--cache",
         help="folder for decoded images and source models "
         "(default: $FEDWCA_CACHE or ~/.cache/fedwca)",
     ),
@@ -42,7 +41,7 @@ Set = Annotated[
     typer.Option("--set", help="override a setting, e.g. --set training.lr=0.01; repeatable"),
 ]
 BenchmarkName = Annotated[
-    str | None, typer.Option("--benchmark", help="benchmark in the folder (default: detected)")
+    str | None, typer.Option(help="benchmark in the folder (default: detected)")
 ]
 
 

@@ -80,10 +80,7 @@ def print_results(runs: Sequence[RunView]) -> None:
 
 def report(
     folders: RunArguments = None,
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", show_default=False, help="HTML file (default: report.html)"),
-    ] = Path("report.html"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="HTML file")] = Path("report.html"),
     no_images: Annotated[bool, typer.Option("--no-images", help="omit the example images")] = False,
     runs: Runs = Path("runs"),
 ) -> None:
@@ -110,13 +107,7 @@ def watch(
     folders: RunArguments = None,
     port: Annotated[
         int,
-        typer.Option(
-            "--port",
-            min=0,
-            max=65_535,
-            show_default=False,
-            help="port on this machine (default: any)",
-        ),
+        typer.Option(min=0, max=65_535, help="port on this machine; 0: any free one"),
     ] = 0,
     browser: Annotated[
         bool, typer.Option("--open/--no-open", show_default=False, help="open a browser")
