@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from fedwca._support.errors import UserError
-from fedwca._support.files import expand_path, safe_file_names
+from fedwca._support.files import expand_path
 from fedwca._support.interrupts import stop_on_signal
-from fedwca._support.text import escape_unprintable
+from fedwca._support.text import escape_unprintable, safe_file_names
 from fedwca.cli.console import out, print_to_stderr
 from fedwca.cli.options import Cache, RunArgument, Runs, find_run
 

@@ -23,11 +23,12 @@ from fedwca._support.files import (
     add_checksum,
     file_digest,
     read_json,
+    remove_stale_files,
+    temporary_target,
     verify_checksum,
     write_atomically,
     write_json,
 )
-from fedwca._support.temporary_files import remove_stale_files, temporary_target
 from fedwca._support.text import log_progress
 from fedwca.data.types import BrokenImage, DataRequest, DecodedImage, Domain, ImageReader, RawDomain
 
