@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,10 @@ from fedwca._support.errors import UserError
 from fedwca._support.files import expand_path
 from fedwca.cli.console import out, show_logs
 from fedwca.cli.options import Cache, Set
+
+if TYPE_CHECKING:
+    from fedwca.deploy.deployment_files import ServerSettings
+    from fedwca.experiments.experiment import Experiment
 
 __all__ = ["deploy_app"]
 
@@ -158,20 +162,15 @@ def run(
     from fedwca.data.cache import default_cache
     from fedwca.deploy import start
     from fedwca.deploy.deployment_files import load_server
-    from fedwca.experiments.config import parse_override, read_experiment
     from fedwca.experiments.store import RunFolder
 
-    server = load_server(folder)
     if resume and (config or overrides):
         raise UserError("--resume runs the last experiment unchanged; omit CONFIG and --set")
     if not resume and config is None:
         raise UserError("CONFIG is missing; give a config file, or --resume for the last run")
-    if resume:
-        experiment, last_runs = start.last_job(server)
-        runs = runs or last_runs
-    else:
-        experiment = read_experiment(config, [parse_override(text) for text in overrides or []])
-        runs = runs or server.folder / "runs"
+    server = load_server(folder)
+    experiment, usual_runs = _choose_experiment(server, config, overrides)
+    runs = runs or usual_runs
     finished = RunFolder(runs / experiment.deployed_name)
     if finished.done:
         out.print_line(f"this run is finished; results: {finished.path}")
@@ -188,6 +187,19 @@ def run(
         start.stop_run(server)
         raise UserError(start.STOPPED) from None
     out.print_line(f"done; results: {run_folder.path}; each site has its model in its own folder")
+
+
+def _choose_experiment(
+    server: "ServerSettings", config: Path | None, overrides: list[str] | None
+) -> tuple["Experiment", Path]:
+    """Return the experiment of a config file, or the last one, and the folder of its runs."""
+    from fedwca.deploy.start import last_job
+    from fedwca.experiments.config import parse_override, read_experiment
+
+    if config is None:
+        return last_job(server)
+    experiment = read_experiment(config, [parse_override(text) for text in overrides or []])
+    return experiment, server.folder / "runs"
 
 
 @deploy_app.command()
