@@ -3,17 +3,15 @@
 import io
 import json
 import logging
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fedwca.cli.console import Screen, show_logs
 from fedwca.cli.progress import LineProgress, TerminalProgress
+from tests.cli.conftest import Invoke
 from tests.support.made_up_runs import make_run
 
-Invoke = Callable[..., Any]
 ESC = "\x1b[2J\u202e"
 
 

@@ -9,7 +9,6 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cryptography import x509
@@ -17,18 +16,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedwca.deploy.deployment_files import read_site_keys
 from fedwca.experiments.config import read_experiment
+from tests.cli.conftest import Invoke, assert_error
 
-Invoke = Callable[..., Any]
 THREE = ("--site", "a", "--site", "b", "--site", "c")
 INIT = ("deploy", "init", "--address", "fl.example.org")
-
-
-def assert_error(result: Any, *words: str) -> None:
-    assert result.code == 2
-    assert result.err.startswith("error: ")
-    assert result.err.count("\n") == 1
-    for word in words:
-        assert word in result.err
 
 
 def test_init_creates_a_folder_for_the_server_and_for_each_site(invoke: Invoke) -> None:

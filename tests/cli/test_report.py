@@ -3,15 +3,12 @@
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.cli.conftest import Invoke
 from tests.support.made_up_runs import make_run
-
-Invoke = Callable[..., Any]
 
 
 def test_a_report_of_one_run_and_of_all(invoke: Invoke) -> None:

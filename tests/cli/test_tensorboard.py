@@ -2,25 +2,24 @@
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fedwca.report.tensorboard import EVENTS
+from tests.cli.conftest import Invoke
 from tests.support.tiny_settings import TINY
 
 
 @pytest.fixture
-def run(invoke: Callable[..., Any], npz_folder: Path, tmp_path: Path) -> Path:
+def run(invoke: Invoke, npz_folder: Path, tmp_path: Path) -> Path:
     given = [*TINY, f"--set=data.path={npz_folder}"]
     assert invoke("run", *given, "--method", "source_only")[0] == 0
     (folder,) = (tmp_path / "runs").iterdir()
     return folder
 
 
-def test_a_run_by_name_or_folder(invoke: Callable[..., Any], run: Path, tmp_path: Path) -> None:
+def test_a_run_by_name_or_folder(invoke: Invoke, run: Path, tmp_path: Path) -> None:
     code, out, _ = invoke("tensorboard", run.name)
     assert code == 0
     assert (run / "tensorboard" / EVENTS).is_file()
@@ -32,7 +31,7 @@ def test_a_run_by_name_or_folder(invoke: Callable[..., Any], run: Path, tmp_path
 
 
 def test_mistakes(
-    invoke: Callable[..., Any], run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    invoke: Invoke, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code, _, err = invoke("tensorboard", "nothing")
     assert code == 2

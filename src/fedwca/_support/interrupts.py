@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["RERUN_TO_RESUME", "StoppedError", "stop_on_signal"]
+__all__ = ["StoppedError", "stop_on_signal"]
 
-RERUN_TO_RESUME = "stopped; rerun the same command to resume"
 _GRACE = 2.0  # seconds that stopping may take
 
 

@@ -1,6 +1,5 @@
 """Arguments and options that several commands share."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -47,5 +46,4 @@ BenchmarkName = Annotated[
 
 def find_run(folder: Path, runs: Path) -> Path:
     """Return the folder of a run that is given by its path or its name."""
-    # os.path.realpath, unlike Path.resolve, accepts links in a circle.
-    return Path(os.path.realpath(folder if folder.exists() else runs / folder))
+    return (folder if folder.exists() else runs / folder).resolve()

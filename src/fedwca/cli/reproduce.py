@@ -1,6 +1,5 @@
 """`fedwca reproduce`: run the cells of a table, then print and save it."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +35,8 @@ class Reproduction:
         estimate = self._print_plan(cells)
         if dry:
             return
-        self._check_output()
+        # Now rather than after hours: a folder that cannot be made is an error.
+        self.output.mkdir(parents=True, exist_ok=True)
         try:
             for cell in cells:
                 self._run_cell(cell, cells, estimate)
@@ -75,16 +75,6 @@ class Reproduction:
                 raise UserError(
                     f"{self.request.data} has no domain {cell.source!r}: add it, or use {options}"
                 )
-
-    def _check_output(self) -> None:
-        """Find out before hours of runs whether the table can be saved."""
-        try:
-            self.output.mkdir(parents=True, exist_ok=True)
-            writable = os.access(self.output, os.W_OK)
-        except OSError:
-            writable = False
-        if not writable:
-            raise UserError(f"cannot write tables into {self.output}: choose another --output")
 
     def _run_cell(self, cell: Cell, cells: list[Cell], estimate: TimeEstimate | None) -> None:
         was_finished = count_finished([cell], self.runs)

@@ -9,7 +9,7 @@ import typer
 
 from fedwca._support.errors import UserError
 from fedwca._support.files import expand_path
-from fedwca._support.interrupts import RERUN_TO_RESUME, stop_on_signal
+from fedwca._support.interrupts import stop_on_signal
 from fedwca.cli.console import out
 from fedwca.cli.options import BenchmarkName, Cache, RunArgument, Runs, Set, find_run
 from fedwca.cli.results import print_results
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = ["list_methods", "reproduce", "resume", "run"]
 
+_RERUN_TO_RESUME = "stopped; rerun the same command to resume"
 
-@stop_on_signal(RERUN_TO_RESUME)
+
+@stop_on_signal(_RERUN_TO_RESUME)
 def run(
     config: Annotated[
         Path | None, typer.Argument(help="TOML file with settings (default: mini-digits)")
@@ -68,7 +70,7 @@ def _run_experiments(experiments: list["Experiment"], runs: Path, cache: Path | 
     print_results([read_run(run.path) for run in finished])
 
 
-@stop_on_signal(RERUN_TO_RESUME)
+@stop_on_signal(_RERUN_TO_RESUME)
 def resume(folder: RunArgument, runs: Runs = Path("runs"), cache: Cache = None) -> None:
     """Resume an interrupted run after its last finished round.
 
@@ -109,7 +111,7 @@ def _summary(module: ModuleType) -> str:
     return text.partition(": ")[2] or text
 
 
-@stop_on_signal(RERUN_TO_RESUME)
+@stop_on_signal(_RERUN_TO_RESUME)
 def reproduce(
     table: Annotated[
         str | None, typer.Argument(help="table to reproduce (default: list the tables)")
