@@ -113,7 +113,7 @@ def test_error_messages_are_short_and_have_no_control_codes(invoke: Invoke) -> N
 def test_out_of_memory_is_a_user_error(
     invoke: Invoke, npz_folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr("fedwca.experiments.runner.load_data", fail)
@@ -257,7 +257,8 @@ def test_a_setting_that_does_not_fit_the_data(
     np.savez(npz_folder / "dim.npz", **few)
     shutil.copy(npz_folder / "dim.npz", tmp_path)
     assert_error(run_tiny(invoke, npz_folder, f"--set={setting}"), named)
-    assert not list((tmp_path / "cache").glob("source/*"))
+    if named == "source.lr":  # a model that diverged is not stored
+        assert not list((tmp_path / "cache").glob("source/*"))
 
 
 def test_a_run_folder_of_another_config(invoke: Invoke, npz_folder: Path, tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_models_that_do_not_fit_are_rejected(invoke: Invoke, sites: Path, tmp_pa
         ("data.classes", ["source.weights=model.pth", "data.classes=bar"]),
         ("model.pth", ["source.weights=model.pth", "data.classes=a,b"]),
         ("data.classes", ["source.weights=model.pth", "data.classes=a,b,a"]),
-        ("data.classes", [f"source.weights={model}", "data.classes=post,bar,square"]),
+        (model.name, [f"source.weights={model}", "data.classes=post,bar,square"]),
         ("data.source", []),
     ):
         assert_error(invoke("run", *OWN_IMAGES, *(f"--set={text}" for text in settings)), named)
