@@ -98,13 +98,6 @@ def test_names_of_logged_numbers_never_replace_other_keys(
     assert fedwca.open_run(run.path).records() == before
 
 
-def test_records_make_a_data_frame(npz_folder: Path, folders: dict[str, Path]) -> None:
-    pandas = pytest.importorskip("pandas")
-    run = fedwca.run(settings(npz_folder), **folders)
-    frame = pandas.DataFrame(run.records())
-    assert frame[frame["round"] == 3]["accuracy"].mean() == pytest.approx(run.accuracy)
-
-
 def test_a_model_predicts_as_in_the_run(npz_folder: Path, folders: dict[str, Path]) -> None:
     sections = settings(npz_folder)
     run = fedwca.run(sections, overrides={"training.batch_norm": "recalibrate"}, **folders)
@@ -171,13 +164,13 @@ def test_freed_memory_is_kept_as_on_the_command_line(monkeypatch: pytest.MonkeyP
 
 
 def test_mistakes_are_user_errors(tmp_path: Path) -> None:
-    with pytest.raises(fedwca.UserError, match="is not a run folder"):
+    with pytest.raises(fedwca.UserError, match=tmp_path.name):
         fedwca.open_run(tmp_path)
-    with pytest.raises(fedwca.UserError, match="did you mean 'rounds'"):
+    with pytest.raises(fedwca.UserError, match="'rounds'"):
         fedwca.run({"training": {"round": 1}}, runs=tmp_path)
-    with pytest.raises(fedwca.UserError, match=r"write section\.name"):
+    with pytest.raises(fedwca.UserError, match="rounds"):
         fedwca.run(overrides={"rounds": 1}, runs=tmp_path)
-    with pytest.raises(fedwca.UserError, match="does not exist"):
+    with pytest.raises(fedwca.UserError, match=r"no\.toml"):
         fedwca.run(tmp_path / "no.toml", runs=tmp_path)
 
 

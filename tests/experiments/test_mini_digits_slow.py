@@ -7,7 +7,7 @@ import pytest
 
 from fedwca.experiments.config import resolve
 from fedwca.experiments.runner import run_experiment
-from fedwca.report.clusters import chance_purity, purity
+from fedwca.report.measures import chance_purity, purity
 from fedwca.report.runs import RunView, read_run
 
 SEEDS = (0, 1, 2)

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from fedwca._support.errors import UserError
-from fedwca._support.files import add_checksum, write_json
-from fedwca._support.temporary_files import temporary_path
+from fedwca._support.files import add_checksum, temporary_path, write_json
 from fedwca.experiments.checkpoint import write_checkpoint
 from fedwca.experiments.store import SOURCE_FILE, Checkpoint, RunFolder
 from fedwca.methods import Record

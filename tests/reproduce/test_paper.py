@@ -4,7 +4,7 @@ import pytest
 
 from fedwca.data.benchmarks.digit_five import DIGIT_FIVE
 from fedwca.data.benchmarks.object_benchmarks import OFFICE_HOME, PACS
-from fedwca.report.clusters import sizes_by_domain
+from fedwca.report.measures import sizes_by_domain
 from fedwca.reproduce.paper import ACCURACY, CLUSTERS, SOURCES, find_contradictions, paper_rows
 
 

@@ -30,10 +30,11 @@ from fedwca._support.files import (
     file_digest,
     is_transient,
     read_verified,
+    remove_stale_files,
+    temporary_target,
     write_atomically,
     write_json,
 )
-from fedwca._support.temporary_files import remove_stale_files, temporary_target
 from fedwca._support.text import log_progress
 from fedwca.data.formats.decode import transient_read_error
 from fedwca.data.types import BrokenImage, DataRequest, DecodedImage, Domain, RawDomain

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedwca._support.errors import UserError
-from fedwca._support.temporary_files import remove_stale_files
+from fedwca._support.files import remove_stale_files
 from fedwca.data.augment import Transform
 from fedwca.data.benchmarks.own_images import class_finder, domain_warnings, scan_domain
 from fedwca.data.cache import load_domain

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedwca._support.errors import UserError
 from fedwca._support.files import write_atomically, write_private
-from fedwca._support.parse import parse_toml
+from fedwca._support.text import parse_toml
 from fedwca.deploy import templates
 from fedwca.deploy.certificates import (
     KeyPair,

@@ -8,7 +8,7 @@ from filelock import Timeout
 
 from fedwca._support.errors import UserError
 from fedwca._support.files import write_atomically
-from fedwca._support.parse import parse_json
+from fedwca._support.text import parse_json
 from fedwca.deploy.daemons import CONNECTION
 from fedwca.deploy.deployment_files import ServerSettings
 from fedwca.deploy.jobs import APP_LOG, JobFiles

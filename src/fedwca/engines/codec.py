@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedwca._support.files import write_atomically
-from fedwca._support.parse import parse_json
+from fedwca._support.text import parse_json
 from fedwca.core.params import State
 from fedwca.methods.base import Record
 from fedwca.models.tensor_file import add_checksum, has_valid_checksum

@@ -6,8 +6,8 @@ from typing import Any
 
 from fedwca._support.errors import UserError, did_you_mean
 from fedwca._support.files import open_regular_file
-from fedwca._support.parse import parse_toml
 from fedwca._support.settings import validate_settings
+from fedwca._support.text import parse_toml
 from fedwca.data.benchmarks import BENCHMARKS, check_benchmark
 from fedwca.data.types import SOURCE
 from fedwca.experiments.defaults import default_source, defaults

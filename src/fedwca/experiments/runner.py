@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedwca._support.errors import UserError
-from fedwca._support.files import file_digest
+from fedwca._support.files import file_digest, remove_stale_files
 from fedwca._support.machine import count_cores
-from fedwca._support.temporary_files import remove_stale_files
 from fedwca.core.params import State, clone
 from fedwca.data import (
     Benchmark,

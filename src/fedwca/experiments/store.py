@@ -26,10 +26,11 @@ from fedwca._support.files import (
     read_json,
     read_lines,
     read_verified,
+    remove,
+    remove_stale_files,
     write_json,
     write_lines,
 )
-from fedwca._support.temporary_files import remove, remove_stale_files
 from fedwca.engines.base import CHECKPOINT_COUNT
 from fedwca.experiments.checkpoint import (
     Checkpoint,

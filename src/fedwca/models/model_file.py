@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedwca._support.errors import UserError
 from fedwca._support.files import CHECKSUM
-from fedwca._support.parse import parse_json
+from fedwca._support.text import parse_json
 from fedwca.models.domain_model import DomainModel, copy_state
 from fedwca.models.spec import ModelDescription
 from fedwca.models.tensor_file import (

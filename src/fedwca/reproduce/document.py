@@ -8,9 +8,8 @@ from fedwca._support.errors import UserError
 from fedwca._support.files import write_atomically
 from fedwca._support.text import format_count
 from fedwca.experiments.config import resolve
-from fedwca.report.documents import latex_document, markdown_document, to_csv
 from fedwca.report.runs import RunView, read_run
-from fedwca.report.tables import Table
+from fedwca.report.tables import Table, latex_document, markdown_document, to_csv
 from fedwca.reproduce.estimate import count_finished
 from fedwca.reproduce.paper import CLUSTERS, find_contradictions, paper_rows
 from fedwca.reproduce.plan import Cell, TableRequest, select_rows

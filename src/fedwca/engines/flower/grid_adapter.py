@@ -30,7 +30,7 @@ from flwr.supercore.inflatable.inflatable_utils import (
     inflate_object_from_contents,
 )
 
-from fedwca._support.parse import parse_json
+from fedwca._support.text import parse_json
 from fedwca.engines.codec import WireError
 
 __all__ = ["FlowerGrid", "IncompleteReplyError", "StoredReply"]
