@@ -9,7 +9,6 @@ from fedwca._support.errors import UserError
 from fedwca.data.benchmarks import detect_benchmark
 from fedwca.data.benchmarks.own_images import find_own_images, scan_domain
 from fedwca.data.formats.folders import list_folder, walk_folders
-from fedwca.experiments.predict import find_images
 from tests.support.image_folders import put_domains, put_images, request_for
 
 
@@ -102,17 +101,3 @@ def test_a_folder_behind_many_links_is_reported_once_as_too_deep(
         (tmp_path / "client/class" / f"link{count}").symlink_to("../../far")
     (deep,) = scan_domain("client", tmp_path / "client").too_deep
     assert deep.name == "link0"
-
-
-@pytest.mark.parametrize("pattern", ["**", "**/*.jpg", "**/**/x.jpg", "a/**/x.jpg", "*/**/*.jpg"])
-def test_glob_patterns_visit_no_folder_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scans: list[str], pattern: str
-) -> None:
-    put_circles(tmp_path, 10)
-    put_images(tmp_path / "elsewhere", "x.jpg")
-    (tmp_path / "a/on").symlink_to("../elsewhere")
-    monkeypatch.chdir(tmp_path)
-    for asked in (pattern, str(tmp_path / pattern)):
-        found = {os.path.realpath(file) for file in find_images([asked])}
-        assert found == {str(tmp_path / "elsewhere/x.jpg")}
-        scans.clear()
