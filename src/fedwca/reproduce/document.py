@@ -7,11 +7,9 @@ from typing import NamedTuple
 from fedwca._support.errors import UserError
 from fedwca._support.files import write_atomically
 from fedwca._support.text import format_count
-from fedwca.experiments.config import resolve
 from fedwca.report.documents import latex_document, markdown_document, to_csv
-from fedwca.report.runs import RunView, read_run
+from fedwca.report.runs import read_run
 from fedwca.report.tables import Table
-from fedwca.reproduce.estimate import count_finished
 from fedwca.reproduce.paper import CLUSTERS, find_contradictions, paper_rows
 from fedwca.reproduce.plan import Cell, TableRequest, select_rows
 from fedwca.reproduce.results import (
@@ -24,7 +22,7 @@ from fedwca.reproduce.results import (
 from fedwca.reproduce.scales import describe_scale
 from fedwca.reproduce.tables import TABLES
 
-__all__ = ["Document", "load_results", "make_document", "read_cell"]
+__all__ = ["Document", "make_document"]
 
 
 class Document(NamedTuple):
@@ -58,15 +56,16 @@ class Document(NamedTuple):
             write_atomically(folder / f"{stem}.{suffix}", text.encode())
 
 
-def load_results(request: TableRequest, cells: Sequence[Cell], runs: Path) -> TableResults:
+def _load_results(request: TableRequest, cells: Sequence[Cell], runs: Path) -> TableResults:
     """Load the finished runs of a table; ignore those that cannot be read."""
     finished = {}
     for cell in cells:
         try:
-            if count_finished([cell], runs):
-                finished[cell.row, cell.source, cell.seed] = read_cell(cell, runs)
+            run = read_run(cell.folder(runs).path)
         except UserError:  # reported once all other cells are finished
             continue
+        if run.done:
+            finished[cell.row, cell.source, cell.seed] = run
     rows = select_rows(request)
     return TableResults(
         table=request.table,
@@ -79,16 +78,9 @@ def load_results(request: TableRequest, cells: Sequence[Cell], runs: Path) -> Ta
     )
 
 
-def read_cell(cell: Cell, runs: Path) -> RunView:
-    """Read the run of a cell; raise UserError if its settings are not the cell's."""
-    run = read_run(runs / cell.experiment.name)
-    if resolve(run.settings).name != cell.experiment.name:
-        raise UserError(f"{run.path} holds a run of other settings: move it away")
-    return run
-
-
-def make_document(request: TableRequest, cells: Sequence[Cell], results: TableResults) -> Document:
-    """Return the document of these results."""
+def make_document(request: TableRequest, cells: Sequence[Cell], runs: Path) -> Document:
+    """Return the document of a table, with the cells that are finished."""
+    results = _load_results(request, cells, runs)
     title = f"{request.table} on {request.benchmark}: {TABLES[request.table].description}"
     caption = _caption(request, cells[0])
     notes = _notes(request, cells, results)

@@ -19,7 +19,6 @@ __all__ = [
     "Scale",
     "check_scale",
     "describe_scale",
-    "scale_settings",
     "seed_settings",
 ]
 
@@ -67,6 +66,7 @@ _TINY: dict[str, Settings] = {
     **dict.fromkeys(("mini-digits", "digit-five"), _SMOKE),
 }
 
+# The settings in which a scale differs from the defaults of each benchmark.
 SCALES: dict[Scale, dict[str, Settings]] = {
     "paper": {name: {} for name in DOMAINS_OF},
     "small": _SMALL,
@@ -82,11 +82,6 @@ def check_scale(name: str) -> Scale:
         if name == scale:
             return scale
     raise UserError(f"there is no scale {name!r}: {did_you_mean(name, SCALES)}")
-
-
-def scale_settings(scale: Scale, benchmark: str) -> list[tuple[str, Any]]:
-    """Return the settings in which a scale differs from the benchmark's defaults."""
-    return list(SCALES[scale][benchmark].items())
 
 
 def seed_settings(scale: Scale, seed: int) -> list[tuple[str, Any]]:
