@@ -24,8 +24,7 @@ from fedwca.reproduce.plan import (
     count_finished,
     plan_cells,
 )
-from fedwca.reproduce.scales import check_scale
-from fedwca.reproduce.tables import check_table
+from fedwca.reproduce.tables import check_scale, check_table
 
 __all__ = ["Reproduction", "parse_request"]
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from fedwca._support.errors import UserError
 from fedwca._support.files import write_atomically
 from fedwca._support.text import format_count
+from fedwca.experiments.experiment import Experiment
 from fedwca.report.documents import latex_document, markdown_document, to_csv
 from fedwca.report.runs import read_run
 from fedwca.report.tables import Table
@@ -19,7 +20,6 @@ from fedwca.reproduce.results import (
     compare_with_best,
     long_table,
 )
-from fedwca.reproduce.scales import describe_scale
 from fedwca.reproduce.tables import TABLES
 
 __all__ = ["Document", "make_document"]
@@ -95,7 +95,7 @@ def make_document(request: TableRequest, cells: Sequence[Cell], runs: Path) -> D
 
 def _caption(request: TableRequest, cell: Cell) -> str:
     changes = [f"{key} = {value}" for key, value in request.overrides if not _is_in_caption(key)]
-    scale = describe_scale(request.scale, cell.experiment, len(request.seed_range), changes)
+    scale = _describe_scale(request, cell.experiment, changes)
     if TABLES[request.table].kind == "clusters":
         return (
             "Sizes of the clusters in each target domain. A letter marks a cluster with clients of "
@@ -107,7 +107,32 @@ def _caption(request: TableRequest, cell: Cell) -> str:
     return f"{measure} {scale}."
 
 
-# Settings that `describe_scale` describes.
+def _describe_scale(request: TableRequest, experiment: Experiment, changes: Sequence[str]) -> str:
+    """Return a caption about the scale of a table, the number of seeds and other changes."""
+    data, training = experiment.data, experiment.method.training
+    images = data.images_per_client
+    parts = [
+        f"{format_count(data.clients_per_domain, 'client')} per domain",
+        f"training on at most {images} images each" if images else "training on all their images",
+        f"{format_count(training.rounds, 'round')} of {format_count(training.epochs, 'epoch')}",
+        f"images of {data.image_size} pixels",
+        _network(experiment),
+        format_count(len(request.seed_range), "seed"),
+        *changes,
+    ]
+    return f"{request.scale.capitalize()} scale: {', '.join(parts)}"
+
+
+def _network(experiment: Experiment) -> str:
+    model, source_weights = experiment.model, experiment.source.weights
+    if source_weights:
+        return f"{model.backbone}, source model from {source_weights.name}"
+    if model.weights:
+        return f"{model.backbone} from {model.weights.name}"
+    return "lenet" if model.backbone == "lenet" else f"{model.backbone} from random weights"
+
+
+# Settings that a caption describes.
 _SCALE_SETTINGS = (
     "data.clients_per_domain",
     "data.image_size",

@@ -14,8 +14,18 @@ from fedwca.experiments.experiment import Experiment
 from fedwca.experiments.store import RunFolder
 from fedwca.methods import METHODS
 from fedwca.models import build_model
-from fedwca.reproduce.scales import DOMAINS_OF, SCALES, SEEDS, Scale, seed_settings
-from fedwca.reproduce.tables import ONE_ROUND, TABLES, Row, by_method, check_table
+from fedwca.reproduce.tables import (
+    DOMAINS_OF,
+    ONE_ROUND,
+    SCALES,
+    SEEDS,
+    TABLES,
+    Row,
+    Scale,
+    by_method,
+    check_table,
+    seed_settings,
+)
 
 __all__ = [
     "Cell",
