@@ -24,6 +24,17 @@ from fedwca.reproduce.tables import TABLES
 
 __all__ = ["Document", "make_document"]
 
+# Settings that a caption describes.
+_SCALE_SETTINGS = (
+    "data.clients_per_domain",
+    "data.image_size",
+    "data.images_per_client",
+    "model.backbone",
+    "model.weights",
+    "training.epochs",
+    "training.rounds",
+)
+
 
 class Document(NamedTuple):
     """A table with all that is printed around it.
@@ -94,8 +105,7 @@ def make_document(request: TableRequest, cells: Sequence[Cell], runs: Path) -> D
 
 
 def _caption(request: TableRequest, cell: Cell) -> str:
-    changes = [f"{key} = {value}" for key, value in request.overrides if not _is_in_caption(key)]
-    scale = _describe_scale(request, cell.experiment, changes)
+    scale = _describe_scale(request, cell.experiment)
     if TABLES[request.table].kind == "clusters":
         return (
             "Sizes of the clusters in each target domain. A letter marks a cluster with clients of "
@@ -107,10 +117,15 @@ def _caption(request: TableRequest, cell: Cell) -> str:
     return f"{measure} {scale}."
 
 
-def _describe_scale(request: TableRequest, experiment: Experiment, changes: Sequence[str]) -> str:
+def _describe_scale(request: TableRequest, experiment: Experiment) -> str:
     """Return a caption about the scale of a table, the number of seeds and other changes."""
     data, training = experiment.data, experiment.method.training
     images = data.images_per_client
+    changes = [
+        f"{key} = {value}"
+        for key, value in request.overrides
+        if key not in _SCALE_SETTINGS and not key.startswith("run.")
+    ]
     parts = [
         f"{format_count(data.clients_per_domain, 'client')} per domain",
         f"training on at most {images} images each" if images else "training on all their images",
@@ -130,22 +145,6 @@ def _network(experiment: Experiment) -> str:
     if model.weights:
         return f"{model.backbone} from {model.weights.name}"
     return "lenet" if model.backbone == "lenet" else f"{model.backbone} from random weights"
-
-
-# Settings that a caption describes.
-_SCALE_SETTINGS = (
-    "data.clients_per_domain",
-    "data.image_size",
-    "data.images_per_client",
-    "model.backbone",
-    "model.weights",
-    "training.epochs",
-    "training.rounds",
-)
-
-
-def _is_in_caption(key: str) -> bool:
-    return key in _SCALE_SETTINGS or key.startswith("run.")
 
 
 def _notes(request: TableRequest, cells: Sequence[Cell], results: TableResults) -> list[str]:
