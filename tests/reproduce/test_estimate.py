@@ -71,8 +71,8 @@ def test_finished_runs_of_a_row_tell_how_long_the_others_take(
 def test_the_speed_of_a_network_is_measured(tiny_benchmark: Benchmark) -> None:
     settings = {"data": {"benchmark": "npz", "source": "clean", "image_size": 16}}
     speed = measure_speed(resolve(settings), tiny_benchmark)
-    assert 0 < speed.train_all_threads <= speed.train < 1
-    assert 0 < speed.infer < speed.train
+    assert 0 < speed.train_all_threads <= speed.train
+    assert speed.infer > 0
 
 
 @pytest.mark.parametrize(

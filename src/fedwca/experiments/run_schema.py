@@ -1,6 +1,6 @@
-"""The schema of a run folder's JSON files, validated for all who read them.
+"""The schema of a run folder's JSON files, validated by all who read them.
 
-The files may be edited by hand, and those of older versions have no checksums.
+config.json has no checksum, nor have result lines of older versions.
 """
 
 from pathlib import Path
@@ -10,12 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator
 
 from fedwca._support.errors import UserError
 
-__all__ = [
-    "READ_ERRORS",
-    "check_line",
-    "corrupt_run_error",
-    "read_settings",
-]
+__all__ = ["READ_ERRORS", "check_line", "corrupt_run_error", "read_settings"]
 
 # The errors of reading a file that this package did not write.
 READ_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
