@@ -230,7 +230,7 @@ print("S:", [[round(share, 2) for share in row] for row in S.tolist()])
 # The checkpoint after round 2 holds the run's cluster models and its S: both are equal to the bit.
 
 # %%
-checkpoint = RunFolder(run.path).load_checkpoint(1)
+checkpoint = RunFolder(run.path).load_checkpoint()
 assert checkpoint is not None
 assert checkpoint.rounds == 2
 state = checkpoint.state

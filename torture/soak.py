@@ -93,7 +93,7 @@ class Simulations:
         run.clean()
         model = source_model()
         first = Checkpoint(0, self._method.init(clone(model.feature_state())), {}, {})
-        start = run.load_checkpoint(1) or first
+        start = run.load_checkpoint() or first
         check(start.rounds == done, f"resumed after {start.rounds} rounds, not {done}")
         run.rewind(start.rounds)
 

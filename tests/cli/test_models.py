@@ -281,7 +281,7 @@ def test_a_new_site_gets_its_model_and_the_run_is_unchanged(
     model = tmp_path / "img-src-x-onerror-alert-1-new.safetensors"
     _, about = load_model(model)
     made: Any = about.made
-    found = RunFolder(run).load_checkpoint(1)
+    found = RunFolder(run).load_checkpoint()
     assert found is not None
     state = found.state
     own = made["cluster"]

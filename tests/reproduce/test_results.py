@@ -8,6 +8,8 @@ import pytest
 
 from fedwca.report.runs import RunView
 from fedwca.report.tables import Table, latex_document, markdown_document, to_csv, to_markdown
+from fedwca.reproduce.document import make_document
+from fedwca.reproduce.plan import TableRequest, plan_cells
 from fedwca.reproduce.results import (
     TableResults,
     accuracy_table,
@@ -200,3 +202,16 @@ def test_special_characters_are_escaped_in_documents() -> None:
     assert "{[}3mm{]} &" in body
     assert "\u202e" not in markdown + latex + to_csv(table)
     assert r"\_a\_" in latex
+
+
+def test_a_caption_describes_scale_seeds_and_changes(tmp_path: Path) -> None:
+    overrides = (("training.lr", 0.5), ("run.workers", 1))
+    request = TableRequest("revised", "small", "pacs", Path("/d"), seeds=1, overrides=overrides)
+    caption = make_document(request, plan_cells(request), tmp_path).caption
+    for words in (
+        "Small scale: 3 clients per domain, training on at most 96 images each",
+        "4 rounds of 5 epochs, images of 74 pixels, resnet18 from random weights, 1 seed",
+        "training.lr = 0.5",
+    ):
+        assert words in caption
+    assert "workers" not in caption

@@ -9,9 +9,10 @@ from fedwca.cli.console import out
 from fedwca.cli.progress import show_progress
 from fedwca.data.types import Benchmark
 from fedwca.experiments.runner import load_data, run_experiment
-from fedwca.reproduce.document import load_results, make_document, read_cell
-from fedwca.reproduce.estimate import TimeEstimate, count_finished, format_duration
-from fedwca.reproduce.plan import Cell, TableRequest, plan_cells
+from fedwca.report.runs import read_run
+from fedwca.reproduce.document import make_document
+from fedwca.reproduce.estimate import TimeEstimate, format_duration
+from fedwca.reproduce.plan import Cell, TableRequest, count_finished, plan_cells
 
 __all__ = ["Reproduction"]
 
@@ -44,7 +45,7 @@ class Reproduction:
             if count_finished(cells, self.runs):
                 self._print_and_save(cells)
         for cell in cells:
-            read_cell(cell, self.runs)  # raises for a corrupt run, which the table omits
+            read_run(self.runs / cell.experiment.name)  # raises for a run that the table omits
 
     def _print_plan(self, cells: list[Cell]) -> TimeEstimate | None:
         """Check the data and print what will run; return None if all cells are finished."""
@@ -88,8 +89,7 @@ class Reproduction:
         out.print_line(f"{finished} of {format_count(len(cells), 'cell')} done, {left} left")
 
     def _print_and_save(self, cells: list[Cell]) -> None:
-        results = load_results(self.request, cells, self.runs)
-        document = make_document(self.request, cells, results)
+        document = make_document(self.request, cells, self.runs)
         stem = self.request.file_stem
         document.save(self.output, stem)  # first: printing fails if the output was closed
         out.print_table(document.table._replace(title=document.title))

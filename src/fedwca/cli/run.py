@@ -157,7 +157,7 @@ def reproduce(
     from fedwca.data.cache import default_cache
     from fedwca.experiments.config import parse_override
     from fedwca.reproduce.plan import TableRequest, choose_benchmark
-    from fedwca.reproduce.scales import check_scale
+    from fedwca.reproduce.tables import check_scale
 
     path = expand_path(data) if data else None
     request = TableRequest(

@@ -28,7 +28,6 @@ __all__ = ["Experiment", "parse_override", "read_experiment", "resolve"]
 Settings = dict[str, Any]
 
 _SECTIONS = ("data", "model", "source", "training", "method", "run", "deploy", "privacy")
-_LARGEST_FILE = 1 << 20  # bytes of a config file
 
 
 def read_experiment(path: Path | None, overrides: Sequence[tuple[str, Any]] = ()) -> Experiment:
@@ -39,10 +38,7 @@ def read_experiment(path: Path | None, overrides: Sequence[tuple[str, Any]] = ()
 def _read_toml(path: Path) -> Settings:
     try:
         with open_regular_file(path) as file:
-            content = file.read(_LARGEST_FILE + 1)
-        if len(content) > _LARGEST_FILE:
-            raise UserError(f"{path} is too large for a config file; give the path of a TOML file")
-        return parse_toml(content.decode())
+            return parse_toml(file.read().decode())
     except FileNotFoundError:
         raise UserError(f"{path} does not exist; give the path of a config file") from None
     except ValueError as error:

@@ -8,7 +8,6 @@ import pytest
 from fedwca._support.errors import UserError
 from fedwca.data.benchmarks import detect_benchmark
 from fedwca.data.formats.folders import list_folder, walk_folders
-from fedwca.experiments.predict import find_images
 from tests.support.image_folders import put_domains, put_images
 
 
@@ -70,17 +69,3 @@ def test_walking_visits_each_folder_once_nearest_first(tmp_path: Path) -> None:
     assert found == [".", "a", "b", "a/deep", "a/deep/deeper"]
     assert [folder.name for folder, _ in walk_folders(tmp_path / "a", 1)] == ["a", "b0", "deep"]
     assert list(walk_folders(tmp_path / "gone")) == []
-
-
-@pytest.mark.parametrize("pattern", ["**", "**/*.jpg", "**/**/x.jpg", "a/**/x.jpg", "*/**/*.jpg"])
-def test_glob_patterns_visit_no_folder_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scans: list[str], pattern: str
-) -> None:
-    put_circles(tmp_path, 10)
-    put_images(tmp_path / "elsewhere", "x.jpg")
-    (tmp_path / "a/on").symlink_to("../elsewhere")
-    monkeypatch.chdir(tmp_path)
-    for asked in (pattern, str(tmp_path / pattern)):
-        found = {os.path.realpath(file) for file in find_images([asked])}
-        assert found == {str(tmp_path / "elsewhere/x.jpg")}
-        scans.clear()
