@@ -57,11 +57,11 @@ def federation(folder: str, sizes: str, epochs: int, cpus: int, rounds: int) -> 
         name = list(site.clients)[int(context.node_config["partition-id"])]
         content = RecordDict()
         if "arrays" in message.content:
-            state: State = dict(message.content["arrays"].to_torch_state_dict())  # type: ignore[union-attr]
-            round_ = int(message.content["config"]["round"])  # type: ignore[index,call-overload,arg-type]
+            state: State = dict(message.content["arrays"].to_torch_state_dict())
+            round_ = int(message.content["config"]["round"])
             order = Record({"global": state}, {"round": torch.tensor(round_)})
             adapted = site.adapt(name, round_, order, Record())
-            content["arrays"] = ArrayRecord(adapted.reply.models["local"])  # type: ignore[arg-type]
+            content["arrays"] = ArrayRecord(adapted.reply.models["local"])
             content["metrics"] = MetricRecord({"samples": int(adapted.reply.values["samples"])})
         return Message(content, reply_to=message)
 
@@ -88,16 +88,16 @@ def federation(folder: str, sizes: str, epochs: int, cpus: int, rounds: int) -> 
 
 def _round(grid: Grid, nodes: list[int], method: FedAvg, state: Record, number: int) -> Record:
     content = {
-        "arrays": ArrayRecord(state.models["global"]),  # type: ignore[arg-type]
+        "arrays": ArrayRecord(state.models["global"]),
         "config": ConfigRecord({"round": number}),
     }
-    sent = [Message(RecordDict(content), node, "train") for node in nodes]  # type: ignore[arg-type]
+    sent = [Message(RecordDict(content), node, "train") for node in nodes]
     replies: dict[Client, Record] = {}
     for reply in grid.send_and_receive(sent):
         if reply.has_error():
             raise RuntimeError(f"a client failed: {reply.error.reason}")
-        local = dict(reply.content["arrays"].to_torch_state_dict())  # type: ignore[union-attr]
-        samples = int(reply.content["metrics"]["samples"])  # type: ignore[index,call-overload,arg-type]
+        local = dict(reply.content["arrays"].to_torch_state_dict())
+        samples = int(reply.content["metrics"]["samples"])
         who = Client(str(reply.metadata.src_node_id))
         replies[who] = Record({"local": local}, {"samples": torch.tensor(samples)})
     return method.aggregate(state, replies)

@@ -95,7 +95,7 @@ def _ours(world: World, sizes: list[int], epochs: int, stack: ExitStack) -> Ways
         state = method.init(clone(model.feature_state()))
         engine = stack.enter_context(simulator(model, method, clients, workers))
         one_round(engine, method, state, 0)  # the first call takes longer
-        ways[name] = lambda e=engine, s=state: _best(sizes, lambda: one_round(e, method, s, 0))  # type: ignore[misc]
+        ways[name] = lambda e=engine, s=state: _best(sizes, lambda: one_round(e, method, s, 0))
     return ways
 
 

@@ -248,4 +248,4 @@ def test_its_names_are_public() -> None:
     assert {*fedwca.__all__} == {"Run", "UserError", "open_run", "run"}
     assert all(getattr(fedwca, name) for name in fedwca.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'walk'"):
-        _ = fedwca.walk  # type: ignore[attr-defined]
+        _ = fedwca.walk

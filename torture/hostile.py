@@ -168,7 +168,7 @@ def forge(folder: Path, number: int) -> int:
                 superlink.take(forgery(content, name, rng))
             return replies.pull_reply(name)
 
-        grid.pull_reply = pull_among_forgeries  # type: ignore[method-assign]
+        grid.pull_reply = pull_among_forgeries
 
     found, log = run("fedavg", honest_sites("fedavg"), change)
     check(not any("refused" in line for line in log.lines), "an honest site was rejected")

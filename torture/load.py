@@ -179,7 +179,7 @@ def replies(count: int, method: str, folder: Path) -> dict[str, Any]:
     experiment = settings(method, rounds=1)
     names = {f"site-{n}": "" for n in range(count)}
     rules = Rules(least_sites=count, start_seconds=60, round_seconds=600)
-    engine, log = engine_for(grid, experiment, model, tuple("0123456789"), names, rules=rules)  # type: ignore[arg-type]
+    engine, log = engine_for(grid, experiment, model, tuple("0123456789"), names, rules=rules)
     model_bytes = sum(t.numel() * t.element_size() for t in features.values())
     assert model_bytes >= REPLY
     before = read_memory("VmRSS")

@@ -57,6 +57,6 @@ def honest_record(method: Method, message: Record, rng: torch.Generator) -> Reco
     schema = {name: kind for name, kind in method.replies(message).items() if name != "local"}
     values = {"samples": torch.tensor(20)}
     for name in schema.keys() & {"alpha", "beta"}:
-        sides = schema[name].sides  # type: ignore[union-attr]
+        sides = schema[name].sides
         values[name] = torch.rand(sides, generator=rng, dtype=torch.float64).softmax(0)
     return Record({"local": local}, values)

@@ -70,7 +70,7 @@ def test_sites_and_simulator_agree(
 
 
 def _as_a_run_has_it(model: DomainModel) -> DomainModel:
-    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+    return model.to(memory_format=torch.channels_last)
 
 
 def _used_by(site: str, folder: Path, classes: tuple[str, ...]) -> DomainModel:

@@ -24,14 +24,14 @@ every_method = pytest.mark.parametrize("name", METHODS)
 
 
 def make(name: str) -> Method:
-    return METHODS[name](training=TRAINING)  # type: ignore[call-arg]
+    return METHODS[name](training=TRAINING)
 
 
 @every_method
 def test_it_is_a_frozen_dataclass_that_documents_its_fields(name: str) -> None:
     kind = METHODS[name]
     assert dataclasses.is_dataclass(kind)
-    assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    assert kind.__dataclass_params__.frozen
     for field in dataclasses.fields(kind):
         if field.name != "training":
             docs = "".join(base.__doc__ or "" for base in kind.__mro__)
@@ -127,7 +127,7 @@ def test_batch_norm_statistics_stay_sound(
     new_model: NewModel, tiny_clients: list[ClientData], name: str, batch_norm: str
 ) -> None:
     training = dataclasses.replace(TRAINING, batch_norm=batch_norm)
-    method = METHODS[name](training=training)  # type: ignore[call-arg]
+    method = METHODS[name](training=training)
     log = run(method, new_model(), tiny_clients)
     names = set(new_model().feature_state())
     for state in final_models(log, method, tiny_clients).values():

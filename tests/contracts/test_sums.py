@@ -19,7 +19,7 @@ TRAINING = Training(rounds=2, epochs=1, lr=0.01, batch_size=16)
 
 
 def make(name: str) -> Method:
-    return METHODS[name](training=TRAINING)  # type: ignore[call-arg]
+    return METHODS[name](training=TRAINING)
 
 
 SUMMED = [name for name in METHODS if isinstance(make(name), SupportsSums)]

@@ -244,7 +244,7 @@ def test_one_number_that_is_none_makes_a_state_not_finite(bad: float) -> None:
 class _Held(dict[str, torch.Tensor]):
     """A state of which one can ask whether it is still there."""
 
-    __hash__ = object.__hash__  # type: ignore[assignment]
+    __hash__ = object.__hash__
 
 
 def test_states_are_mixed_one_at_a_time() -> None:

@@ -44,7 +44,7 @@ FOUR = {
 
 
 def labels(**arguments: object) -> list[int]:
-    found = cluster_clients(replies=FOUR, origin=None, **arguments)  # type: ignore[arg-type]
+    found = cluster_clients(replies=FOUR, origin=None, **arguments)
     return [found[f"k{k}"] for k in range(4)]
 
 
@@ -144,37 +144,37 @@ SWAPPED = outputs([[1.0, 0.0], [0.1, 0.9], [0.1, 0.9], [0.0, 1.0]])  # differs o
 
 
 def targets_of(**fields: object) -> tuple[object, dict[str, object]]:
-    method = FedWCA(TRAINING, **fields)  # type: ignore[arg-type]
+    method = FedWCA(TRAINING, **fields)
     health: dict[str, object] = {}
     cluster = method._label_by_prototypes(SWAPPED) if method.two_models else None
     rng = torch.Generator().manual_seed(0)
-    return method._label(NEAR, cluster, rng, health), health  # type: ignore[arg-type]
+    return method._label(NEAR, cluster, rng, health), health
 
 
 def test_a_mismatched_image_is_mixed_with_a_matched_one_of_its_label() -> None:
     targets, health = targets_of(label_rule="init")
-    assert targets.labels.tolist() == [0, 0, 1, 1]  # type: ignore[attr-defined]
-    assert targets.partner.tolist() == [-1, 0, -1, -1]  # type: ignore[attr-defined]
-    assert targets.used.all()  # type: ignore[attr-defined]
+    assert targets.labels.tolist() == [0, 0, 1, 1]
+    assert targets.partner.tolist() == [-1, 0, -1, -1]
+    assert targets.used.all()
     assert health["matched"] == 0.75
     assert health["init_won"] == 1
 
 
 def test_the_rule_decides_whose_label_stands() -> None:
     targets, health = targets_of(label_rule="cluster")
-    assert targets.labels.tolist() == [0, 1, 1, 1]  # type: ignore[attr-defined]
+    assert targets.labels.tolist() == [0, 1, 1, 1]
     assert health["init_won"] == 0
 
 
 @pytest.mark.parametrize(("no_partner", "used"), [("skip", False), ("keep", True)])
 def test_an_image_without_partner_is_skipped_or_kept(no_partner: str, used: bool) -> None:
-    method = FedWCA(TRAINING, label_rule="init", no_partner=no_partner)  # type: ignore[arg-type]
+    method = FedWCA(TRAINING, label_rule="init", no_partner=no_partner)
     lonely = outputs([[1.0, 0.0], [0.0, 1.0], [0.1, 0.9]])
     all_one = outputs([[0.0, 1.0], [0.0, 1.0], [0.1, 0.9]])
     health: dict[str, object] = {}
     rng = torch.Generator().manual_seed(0)
     cluster = method._label_by_prototypes(all_one)
-    targets = method._label(lonely, cluster, rng, health)  # type: ignore[arg-type]
+    targets = method._label(lonely, cluster, rng, health)
     assert targets.partner.tolist() == [-1, -1, -1]
     assert targets.used.tolist() == [used, True, True]
     assert health["without_partner"] == 1
@@ -182,13 +182,13 @@ def test_an_image_without_partner_is_skipped_or_kept(no_partner: str, used: bool
 
 def test_switches_remove_parts() -> None:
     plain, health = targets_of(mixup=False, label_rule="init")
-    assert plain.partner.tolist() == [-1] * 4  # type: ignore[attr-defined]
+    assert plain.partner.tolist() == [-1] * 4
     assert "without_partner" not in health
     single, health = targets_of(mixup=False, two_models=False)
-    assert single.labels.tolist() == [0, 0, 1, 1]  # type: ignore[attr-defined]
+    assert single.labels.tolist() == [0, 0, 1, 1]
     assert "matched" not in health
     argmax, _ = targets_of(mixup=False, two_models=False, prototypes=False)
-    assert argmax.labels.tolist() == [0, 0, 1, 1]  # type: ignore[attr-defined]
+    assert argmax.labels.tolist() == [0, 0, 1, 1]
 
 
 def test_every_ablation_of_labels_runs(tiny_clients: list[ClientData], new_model: NewModel) -> None:
@@ -205,7 +205,7 @@ def test_every_ablation_of_labels_runs(tiny_clients: list[ClientData], new_model
     ]
     finals = []
     for fields in switches:
-        method = FedWCA(replace(TRAINING, epochs=2), **{"clustering": "domain", **fields})  # type: ignore[arg-type]
+        method = FedWCA(replace(TRAINING, epochs=2), **{"clustering": "domain", **fields})
         finals.append(run(method, new_model(), tiny_clients).states[-1].models["cluster/0"])
     assert all(torch.isfinite(t).all() for state in finals for t in state.values())
     assert not same(finals[0], finals[3])

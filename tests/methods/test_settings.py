@@ -26,7 +26,7 @@ class PlainMethod(FedAvg):
         (lambda: Training(lr=-1.0), "lr"),
         (lambda: Training(batch_size=1), "batch_size"),
         (lambda: Training(momentum=1.0), "momentum"),
-        (lambda: Training(schedule="linear"), "schedule"),  # type: ignore[arg-type]
+        (lambda: Training(schedule="linear"), "schedule"),
         (lambda: FedWCA(rounds_between_weights=0), "rounds_between_weights"),
         (lambda: FedWCA(own_weight=1.5), "own_weight"),
     ],

@@ -130,8 +130,8 @@ def test_one_step_is_sgd_by_hand(new_model: NewModel, images: UnlabeledImages) -
     twin.train()
     _, logits = twin(images.batch(torch.arange(len(images))))
     (information_maximization(logits) + 0.3 * F.cross_entropy(logits, labels)).backward()
-    weight = twin.backbone.conv1.weight  # type: ignore[union-attr]
-    expected = weight - 0.1 * (weight.grad + 0.01 * weight)  # type: ignore[operator]
+    weight = twin.backbone.conv1.weight
+    expected = weight - 0.1 * (weight.grad + 0.01 * weight)
     trained, _ = train(model, images, lambda: Targets.plain(labels), training, rng(), round=0)
     torch.testing.assert_close(trained["backbone.conv1.weight"], expected.detach())
 
@@ -151,9 +151,9 @@ def test_another_objective_is_minimised_instead(
 ) -> None:
     model = new_model()
     start = clone(model.feature_state())
-    weight = model.bottleneck.linear.weight  # type: ignore[union-attr]
+    weight = model.bottleneck.linear.weight
     targets = Targets.plain(torch.zeros(len(images), dtype=torch.int64))
-    pull: Objective = lambda step: {"pull": (10.0, weight.square().sum())}  # type: ignore # noqa: E731
+    pull: Objective = lambda step: {"pull": (10.0, weight.square().sum())}  # noqa: E731
     pulled, losses = train(
         model, images, lambda: targets, TRAINING, rng(), round=0, objective=Objective(pull)
     )
@@ -212,9 +212,7 @@ def test_recalibration_gives_the_clients_own_statistics(
     norm = model.bottleneck.norm
     before = clone(model.state_dict())
     with torch.no_grad():
-        inputs = model.bottleneck.linear(  # type: ignore[operator]
-            model.backbone(images.batch(torch.arange(len(images))))
-        )
+        inputs = model.bottleneck.linear(model.backbone(images.batch(torch.arange(len(images)))))
     recalibrate(model, images)
     torch.testing.assert_close(norm.running_mean, inputs.mean(dim=0), atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(norm.running_var, inputs.var(dim=0), atol=1e-4, rtol=1e-3)
@@ -266,7 +264,7 @@ def test_the_fused_step_is_sgd_s(momentum: float) -> None:
     def trained(fused: bool) -> torch.Tensor:
         torch.manual_seed(0)
         backbone = nn.Sequential(nn.Conv2d(3, 5, 3), nn.Flatten())
-        backbone = backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        backbone = backbone.to(memory_format=torch.channels_last)
         rest = nn.Linear(80, 4)
         optimizer = make_sgd(backbone.parameters(), rest.parameters(), rates)
         for group in optimizer.param_groups:

@@ -29,7 +29,7 @@ STILL = replace(TRAINING, epochs=0)  # no training: a reply is exactly f_init
 
 def by_domain(training: Training, **fields: object) -> FedWCA:
     """FedWCA with the two true clusters, so that there is something to blend."""
-    return FedWCA(training, clustering="domain", temperature_a=0.1, **fields)  # type: ignore[arg-type]
+    return FedWCA(training, clustering="domain", temperature_a=0.1, **fields)
 
 
 # --- 6: one cluster is FedAvg -----------------------------------------------------------------
@@ -42,8 +42,8 @@ def test_fedwca_with_one_cluster_is_fedavg_parameter_for_parameter(
 ) -> None:
     three = tiny_clients[:3]  # FINCH puts three clients into one cluster always
     training = replace(TRAINING, batch_norm=batch_norm)
-    wca = run(FedWCA(training, cluster_mean=mean), new_model(), three)  # type: ignore[arg-type]
-    avg = run(FedAvg(training, mean=mean), new_model(), three)  # type: ignore[arg-type]
+    wca = run(FedWCA(training, cluster_mean=mean), new_model(), three)
+    avg = run(FedAvg(training, mean=mean), new_model(), three)
     for number in range(1, training.rounds + 1):
         cluster = wca.states[number].models["cluster/0"]
         assert "cluster/1" not in wca.states[number].models
@@ -225,7 +225,7 @@ def test_the_classifier_never_changes(
 ) -> None:
     model = new_model()
     before = clone(model.classifier.state_dict())
-    run(METHODS[name](training=TRAINING), model, tiny_clients)  # type: ignore[call-arg]
+    run(METHODS[name](training=TRAINING), model, tiny_clients)
     assert same(before, model.classifier.state_dict())
 
 
@@ -271,7 +271,7 @@ def test_evaluation_changes_no_buffer_and_draws_no_random_number(
 def test_one_seed_gives_one_result_and_another_another(
     new_model: NewModel, tiny_clients: list[ClientData], name: str
 ) -> None:
-    method = METHODS[name](training=replace(TRAINING, rounds=2))  # type: ignore[call-arg]
+    method = METHODS[name](training=replace(TRAINING, rounds=2))
     finals = [
         final_models(run(method, new_model(), tiny_clients, seed=s), method, tiny_clients)
         for s in (0, 0, 1)
@@ -296,7 +296,7 @@ def test_poisoned_training_labels_change_nothing(
         poisoned[name_of_domain] = replace(domain, labels=wrong)
     twin = replace(tiny_benchmark, domains=poisoned)
     assert not np.array_equal(twin.domains["dim"].labels, tiny_benchmark.domains["dim"].labels)
-    method = METHODS[name](training=TRAINING)  # type: ignore[call-arg]
+    method = METHODS[name](training=TRAINING)
     a = run(method, new_model(), tiny_benchmark.clients("clean", Partition(2), 0))
     b = run(method, new_model(), twin.clients("clean", Partition(2), 0))
     assert [line["accuracy"] for line in a.lines] == [line["accuracy"] for line in b.lines]

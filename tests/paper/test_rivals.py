@@ -42,10 +42,7 @@ CPU = torch.device("cpu")
 
 def equal_runs(a: object, b: object, new_model: NewModel, clients: Clients) -> bool:
     """Whether two methods leave every client with the same model, bit for bit."""
-    finals = [
-        final_models(run(method, new_model(), clients), method, clients)  # type: ignore[arg-type]
-        for method in (a, b)
-    ]
+    finals = [final_models(run(method, new_model(), clients), method, clients) for method in (a, b)]
     return all(same(finals[0][c.name], finals[1][c.name]) for c in clients)
 
 
@@ -70,15 +67,15 @@ def test_fedprox_measures_from_the_global_model(new_model: NewModel, tiny_client
     aim = FedProx(TRAINING, mu=0.2).objective(
         model, tiny_clients[0].train, seed_generator(0, 0, "a")
     )
-    weight = model.bottleneck.linear.weight  # type: ignore[union-attr]
+    weight = model.bottleneck.linear.weight
     with torch.no_grad():
-        weight[0, 0] += 0.5  # type: ignore[index, operator]
+        weight[0, 0] += 0.5
     mu, value = aim.loss(a_step(model, tiny_clients))["proximal"]
     assert mu == 0.2
     assert value.item() == pytest.approx(0.125)
     value.backward()
-    assert float(weight.grad[0, 0]) == pytest.approx(0.5)  # type: ignore[index, union-attr]
-    assert float(weight.grad.abs().sum()) == pytest.approx(0.5)  # type: ignore[union-attr]
+    assert float(weight.grad[0, 0]) == pytest.approx(0.5)
+    assert float(weight.grad.abs().sum()) == pytest.approx(0.5)
 
 
 # --- FedAMP -----------------------------------------------------------------------------------
@@ -132,8 +129,8 @@ def test_fedamps_pull_has_a_gradient(new_model: NewModel, tiny_clients: Clients)
     weight, value = losses["proximal"]
     value.backward()
     assert weight == 2.0
-    grad = model.bottleneck.linear.weight.grad  # type: ignore[union-attr]
-    torch.testing.assert_close(grad, -torch.ones_like(grad))  # type: ignore[arg-type]
+    grad = model.bottleneck.linear.weight.grad
+    torch.testing.assert_close(grad, -torch.ones_like(grad))
 
 
 def test_fedamps_cloud_model_is_the_attentive_mean(
@@ -337,8 +334,8 @@ def test_fedpcls_temperature_flattens_the_contrast_but_not_its_gradient(
         losses = _contrast(temperature, a_step(model, tiny_clients))
         assert losses["global"][1].item() == pytest.approx(math.log(3), abs=0.3 / temperature)
         assert losses["global"][0] == pytest.approx(temperature / 0.07)
-        sum(weight * value for weight, value in losses.values()).backward()  # type: ignore[union-attr]
-        sizes.append(float(model.bottleneck.linear.weight.grad.norm()))  # type: ignore[union-attr]
+        sum(weight * value for weight, value in losses.values()).backward()
+        sizes.append(float(model.bottleneck.linear.weight.grad.norm()))
     assert sizes[0] == pytest.approx(sizes[1], rel=0.1)
     assert sizes[1] > 0
 

@@ -120,9 +120,7 @@ class FakeGrid:
         except Exception as problem:
             content, error = None, SimpleNamespace(code=2, reason=f"Traceback\n{problem}")
         self._replies[number] = SimpleNamespace(
-            content=content,
-            error=error,
-            has_error=lambda: error is not None,
+            content=content, error=error, has_error=lambda: error is not None
         )
         return number
 
@@ -141,9 +139,7 @@ class FakeGrid:
             if where == node and node in self.asleep and name not in answered:
                 error = SimpleNamespace(code=5, reason="node unavailable")
                 self._replies[name] = SimpleNamespace(
-                    content=None,
-                    error=error,
-                    has_error=lambda: True,
+                    content=None, error=error, has_error=lambda: True
                 )
         self.asleep.discard(node)
 

@@ -210,8 +210,7 @@ WRONG_REPLIES = {
         lambda reply: replace(reply, health={"a<b>": 1.0}), "is not a valid log value"
     ),
     "endless log": WrongReply(
-        lambda reply: replace(reply, health={"loss": torch.inf}),
-        "'loss' is not finite",
+        lambda reply: replace(reply, health={"loss": torch.inf}), "'loss' is not finite"
     ),
     "many scores": WrongReply(_scored(total=10**9), "1,000,000,000 test images, but reported"),
     "more right than all": WrongReply(_scored(correct=10**9), "the evaluation has no valid counts"),
@@ -275,7 +274,7 @@ def patch_site() -> None:
 
     honest, sent = site.handle_request, Path(os.environ["FEDWCA_WRONG_REPLIES"])
 
-    def handle_request(config, request):  # type: ignore[no-untyped-def]
+    def handle_request(config, request):
         program = send_wrong_replies(lambda r: honest(config, r), FEW_WRONG_REPLIES, sent)
         return program(request)
 
