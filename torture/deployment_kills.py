@@ -29,8 +29,9 @@ from tests.support.sites import FakeGrid, paths_of
 from torture import module_command, module_environment
 from torture.attack import Attack, check
 from torture.tiny_run import (
+    check_no_stale_files,
     checkpoint_rounds,
-    find_stale_files,
+    newest_checkpoint,
     read_outcome,
     read_tensors,
     run_to_end,
@@ -60,7 +61,7 @@ def kill_processes(folder: Path, number: int) -> int:
         )
     _run_with_kills(folder, images, random.Random(number))
     check(_outcome(folder) == _outcome(expected), "the result differs")
-    check(not find_stale_files(folder), f"files remain: {find_stale_files(folder)}")
+    check_no_stale_files(folder)
     return len(KILLS)
 
 
@@ -236,7 +237,7 @@ def _sites_are_ahead(deployment: Path) -> bool:
 
 def _rounds(deployment: Path) -> int:
     """Return how many rounds are done."""
-    return max(checkpoint_rounds(deployment / "server"), default=0)
+    return newest_checkpoint(deployment / "server")
 
 
 def _outcome(folder: Path) -> tuple[Any, ...]:

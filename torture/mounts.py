@@ -8,12 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from torture.attack import Attack, AttackSkippedError, check
+from torture.processes import BackgroundRun
 from torture.tiny_run import (
-    check_resumed,
-    checkpoint_rounds,
+    check_resumes,
+    check_same_result,
     command,
-    find_stale_files,
-    read_outcome,
     run_to_end,
     slow_environment,
     undisturbed_run,
@@ -41,10 +40,8 @@ def fill_then_make_read_only(folder: Path, number: int) -> int:
         # Mounted over it: a file system with files open for writing cannot be made read-only.
         _run_until_stopped(words, rng, disk, "cannot write", lambda: _mount("--bind", twin, disk))
         _unmount(disk)
-        rounds = max(checkpoint_rounds(disk), default=0)
-        check_resumed(run_to_end(words), rounds)
-        check(read_outcome(disk) == read_outcome(expected), "the result differs")
-        check(not find_stale_files(disk), f"files remain: {find_stale_files(disk)}")
+        check_resumes(disk, lambda: run_to_end(words))
+        check_same_result(disk, expected)
     finally:
         for place in (disk, twin, disk):
             _unmount(place)
@@ -55,19 +52,14 @@ def _run_until_stopped(
     words: list[str], rng: random.Random, disk: Path, keyword: str, fail_disk: Callable[[], None]
 ) -> None:
     """Let the disk fail during a run; the run must stop with an error that has the keyword."""
-    process = subprocess.Popen(
-        words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=slow_environment()
-    )
-    deadline = time.monotonic() + 120
-    while process.poll() is None and not list(disk.glob("runs/*/scratch/*.safetensors")):
-        check(time.monotonic() < deadline, "the run did not start")
-        time.sleep(0.01)
+    run = BackgroundRun(words, disk.parent, slow_environment())
+    run.wait_until(lambda: bool(list(disk.glob("runs/*/scratch/*.safetensors"))))
     time.sleep(rng.uniform(0, 0.5))
-    check(process.poll() is None, "the run ended too soon")
+    check(run.process.poll() is None, "the run ended too soon")
     fail_disk()
-    _, errors = process.communicate(timeout=120)
-    check(process.returncode == 2, f"exit code {process.returncode}: {errors[-500:]}")
-    check(keyword in errors and "Traceback" not in errors, f"unexpected output: {errors[-500:]}")
+    code, output = run.process.wait(timeout=120), run.output
+    check(code == 2, f"exit code {code}: {output[-500:]}")
+    check(keyword in output and "Traceback" not in output, f"unexpected output: {output[-500:]}")
 
 
 def _fill(ballast: Path) -> None:
