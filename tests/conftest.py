@@ -14,6 +14,7 @@ from fedwca.data.types import Benchmark, Domain
 from fedwca.experiments.experiment import SourceConfig
 from fedwca.experiments.source import train_source
 from fedwca.models import DomainModel, build_model
+from tests.support.federation import TinyProblem
 
 SIDE = 16
 CLASSES = ("bar", "post", "square")
@@ -74,6 +75,11 @@ def new_model(_trained_source: DomainModel) -> Callable[[], DomainModel]:
 def tiny_clients(tiny_benchmark: Benchmark) -> list[ClientData]:
     """Two domains, two clients each."""
     return tiny_benchmark.clients("clean", Partition(2), seed=0)
+
+
+@pytest.fixture
+def tiny(new_model: Callable[[], DomainModel], tiny_clients: list[ClientData]) -> TinyProblem:
+    return TinyProblem(new_model, tiny_clients)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from fedwca.engines.record_checks import check_message, check_reply, check_size
 from fedwca.methods import METHODS, Client, Method, Record, Training
 from fedwca.methods.capabilities import AssignsNewcomers
 from fedwca.models import DomainModel
-from tests.support.federation import final_models, run, same
+from tests.support.federation import TinyProblem, final_models, run, same
 
 NewModel = Callable[[], DomainModel]
 TRAINING = Training(rounds=3, epochs=1, lr=0.01, batch_size=16)
@@ -39,27 +39,23 @@ def test_it_is_a_frozen_dataclass_that_documents_its_fields(name: str) -> None:
 
 
 @every_method
-def test_it_runs_and_scores_every_client_in_every_round(
-    new_model: NewModel, tiny_clients: list[ClientData], name: str
-) -> None:
+def test_it_runs_and_scores_every_client_in_every_round(tiny: TinyProblem, name: str) -> None:
     method = make(name)
-    log = run(method, new_model(), tiny_clients)
+    log = tiny.run(method)
     assert [line["round"] for line in log.lines] == list(range(method.rounds + 1))
     for line in log.lines:
-        assert set(line["clients"]) == {c.name for c in tiny_clients}
+        assert set(line["clients"]) == {c.name for c in tiny.clients}
         assert 0 <= line["accuracy"]["mean"] <= 1
 
 
 @every_method
-def test_only_what_is_declared_travels(
-    new_model: NewModel, tiny_clients: list[ClientData], name: str
-) -> None:
+def test_only_what_is_declared_travels(tiny: TinyProblem, name: str) -> None:
     method = make(name)
-    model = new_model()
+    model = tiny.new_model()
     template = clone(model.feature_state())
     classes, features = model.classifier_weight().shape
     sizes = {"M": classes, "q": features, "S": style_length(16)}
-    log = run(method, model, tiny_clients)
+    log = run(method, model, tiny.clients)
     for messages, answers in zip(log.messages, log.replies, strict=True):
         for client, message in messages.items():
             check_message(message, method.sends, template, sizes)
@@ -70,9 +66,9 @@ def test_only_what_is_declared_travels(
 
 @every_method
 def test_messages_states_and_memories_survive_the_file_format(
-    new_model: NewModel, tiny_clients: list[ClientData], name: str, tmp_path: Path
+    tiny: TinyProblem, name: str, tmp_path: Path
 ) -> None:
-    log = run(make(name), new_model(), tiny_clients)
+    log = tiny.run(make(name))
     records = {"state": log.states[-1], **log.memories[-1]}
     for messages, answers in zip(log.messages, log.replies, strict=True):
         records |= {f"job {c.name}": message for c, message in messages.items()}
@@ -90,17 +86,17 @@ def test_messages_states_and_memories_survive_the_file_format(
 
 @every_method
 def test_resuming_from_any_round_ends_in_the_same_models(
-    new_model: NewModel, tiny_clients: list[ClientData], name: str, tmp_path: Path
+    tiny: TinyProblem, name: str, tmp_path: Path
 ) -> None:
     method = make(name)
-    whole = run(method, new_model(), tiny_clients)
-    expected = final_models(whole, method, tiny_clients)
+    whole = tiny.run(method)
+    expected = final_models(whole, method, tiny.clients)
     for done in range(1, method.rounds):
         save_records(tmp_path / "c", {"state": whole.states[done], **whole.memories[done]})
         groups = load_records(tmp_path / "c")
         state = groups.pop("state")
-        rest = run(method, new_model(), tiny_clients, start=(done, state, groups))
-        finals = final_models(rest, method, tiny_clients)
+        rest = tiny.run(method, start=(done, state, groups))
+        finals = final_models(rest, method, tiny.clients)
         assert all(same(finals[client], expected[client]) for client in expected)
 
 
@@ -123,14 +119,12 @@ def test_it_handles_a_client_with_one_image_and_one_with_one_class(
 
 @every_method
 @pytest.mark.parametrize("batch_norm", ["blend", "recalibrate", "local"])
-def test_batch_norm_statistics_stay_sound(
-    new_model: NewModel, tiny_clients: list[ClientData], name: str, batch_norm: str
-) -> None:
+def test_batch_norm_statistics_stay_sound(tiny: TinyProblem, name: str, batch_norm: str) -> None:
     training = dataclasses.replace(TRAINING, batch_norm=batch_norm)
     method = METHODS[name](training=training)
-    log = run(method, new_model(), tiny_clients)
-    names = set(new_model().feature_state())
-    for state in final_models(log, method, tiny_clients).values():
+    log = tiny.run(method)
+    names = set(tiny.new_model().feature_state())
+    for state in final_models(log, method, tiny.clients).values():
         assert set(state) == names
         check_sound(state)
 
@@ -147,29 +141,27 @@ def check_sound(state: State) -> None:
 @every_method
 @pytest.mark.parametrize("lost_in", [(0,), (1,), (0, 1, 2)], ids=["first", "later", "always"])
 def test_a_client_that_does_not_reply_still_gets_a_model(
-    new_model: NewModel, tiny_clients: list[ClientData], name: str, lost_in: tuple[int, ...]
+    tiny: TinyProblem, name: str, lost_in: tuple[int, ...]
 ) -> None:
     method = make(name)
-    lost = tiny_clients[-1].name
-    log = run(method, new_model(), tiny_clients, lost=dict.fromkeys(lost_in, lost))
-    check_sound(final_models(log, method, tiny_clients)[lost])
+    lost = tiny.clients[-1].name
+    log = tiny.run(method, lost=dict.fromkeys(lost_in, lost))
+    check_sound(final_models(log, method, tiny.clients)[lost])
     assert log.lines[-1]["clients"][lost]["total"] > 0
 
 
 @every_method
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_it_works_with_very_few_clients(
-    new_model: NewModel, tiny_clients: list[ClientData], name: str, count: int
-) -> None:
-    clients = tiny_clients[:count]
-    log = run(make(name), new_model(), clients)
+def test_it_works_with_very_few_clients(tiny: TinyProblem, name: str, count: int) -> None:
+    clients = tiny.clients[:count]
+    log = tiny.run(make(name), clients)
     assert len(log.lines[-1]["clients"]) == count
 
 
 @every_method
-def test_a_round_without_replies_changes_no_model(new_model: NewModel, name: str) -> None:
+def test_a_round_without_replies_changes_no_model(tiny: TinyProblem, name: str) -> None:
     method = make(name)
-    state = method.init(new_model().feature_state())
+    state = method.init(tiny.new_model().feature_state())
     after = method.aggregate(state, {})
     nobody = Client("nobody")
     assert same(method.offered(after, nobody), method.offered(state, nobody))
@@ -177,16 +169,16 @@ def test_a_round_without_replies_changes_no_model(new_model: NewModel, name: str
 
 @every_method
 def test_a_newcomer_is_assigned_as_in_a_round_and_no_model_changes(
-    new_model: NewModel, tiny_clients: list[ClientData], name: str
+    tiny: TinyProblem, name: str
 ) -> None:
     method = make(name)
     if not isinstance(method, AssignsNewcomers):
         pytest.skip("its server needs to know nothing of a newcomer")
-    *others, last = tiny_clients
-    state = run(method, new_model(), others).states[-1]
+    *others, last = tiny.clients
+    state = tiny.run(method, others).states[-1]
     newcomer, rng = Client("newcomer"), torch.Generator().manual_seed(0)
     message = method.send(state, newcomer)
-    reply = method.adapt(new_model(), last.train, message, Record(), rng).reply
+    reply = method.adapt(tiny.new_model(), last.train, message, Record(), rng).reply
     assigned = method.assign_newcomer(state, newcomer, reply)
     assert assigned.models is state.models
     assert all(assigned.values[key] is value for key, value in state.values.items())

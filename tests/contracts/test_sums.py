@@ -6,13 +6,12 @@ import pytest
 import torch
 
 from fedwca.core.params import State, clone, distance, mix
-from fedwca.data.images import ClientData
 from fedwca.engines.secure_sum.masked_reply import shown_weights
 from fedwca.methods import METHODS, Client, Method, Record, Training
 from fedwca.methods.base import MODEL
 from fedwca.methods.capabilities import GroupMember, SupportsSums, replace_by_mean
 from fedwca.models import DomainModel
-from tests.support.federation import run
+from tests.support.federation import TinyProblem, run
 
 NewModel = Callable[[], DomainModel]
 TRAINING = Training(rounds=2, epochs=1, lr=0.01, batch_size=16)
@@ -40,13 +39,13 @@ def replace_by_means(
 
 @pytest.mark.parametrize("name", SUMMED)
 def test_means_of_groups_and_what_is_shown_give_the_same_state(
-    new_model: NewModel, tiny_clients: list[ClientData], name: str
+    tiny: TinyProblem, name: str
 ) -> None:
-    method, model = make(name), new_model()
+    method, model = make(name), tiny.new_model()
     assert isinstance(method, SupportsSums)
     assert not method.settings_for_sums()
     source = clone(model.feature_state())
-    log = run(method, model, tiny_clients)
+    log = run(method, model, tiny.clients)
     for round, adapted in enumerate(log.replies):
         messages, before, after = log.messages[round], log.states[round], log.states[round + 1]
         replies = {client: a.reply for client, a in adapted.items()}

@@ -8,13 +8,12 @@ import torch
 
 from fedwca._support.errors import UserError
 from fedwca.core.params import State, clone
-from fedwca.data.images import ClientData
 from fedwca.methods import Client, Record, Training
 from fedwca.methods.clustered import client_style, cluster_clients, nearest_cluster
 from fedwca.methods.fedwca import FedWCA
 from fedwca.methods.inference import Outputs
 from fedwca.models import DomainModel
-from tests.support.federation import run, same
+from tests.support.federation import TinyProblem, same
 
 NewModel = Callable[[], DomainModel]
 TRAINING = Training(rounds=3, epochs=1, lr=0.01, batch_size=16)
@@ -81,37 +80,33 @@ def test_a_layer_that_does_not_exist_is_refused(layer: int) -> None:
         cluster_clients("finch", FOUR, layer, None)
 
 
-def test_styles_separate_tones(tiny_clients: list[ClientData], new_model: NewModel) -> None:
+def test_styles_separate_tones(tiny: TinyProblem) -> None:
     rng = torch.Generator().manual_seed(0)
     replies = {
         Client(c.name, c.domain): Record(values={"style": client_style(c.train, rng)})
-        for c in tiny_clients
+        for c in tiny.clients
     }
     found = cluster_clients("style", replies, 1, None)
-    assert [found[c.name] for c in tiny_clients] == [0, 0, 1, 1]
+    assert [found[c.name] for c in tiny.clients] == [0, 0, 1, 1]
 
 
-def test_style_clustering_works_in_a_run(
-    tiny_clients: list[ClientData], new_model: NewModel
-) -> None:
-    log = run(FedWCA(TRAINING, clustering="style"), new_model(), tiny_clients)
+def test_style_clustering_works_in_a_run(tiny: TinyProblem) -> None:
+    log = tiny.run(FedWCA(TRAINING, clustering="style"))
     server = log.lines[-1]["server"]
-    assert [server[f"cluster_of/{c.name}"] for c in tiny_clients] == [0, 0, 1, 1]
+    assert [server[f"cluster_of/{c.name}"] for c in tiny.clients] == [0, 0, 1, 1]
     assert all("style" in a.reply.values for a in log.replies[0].values())
     assert not any("style" in a.reply.values for a in log.replies[1].values())
 
 
-def test_a_newcomer_joins_the_nearest_cluster_and_nobody_moves(
-    tiny_clients: list[ClientData], new_model: NewModel
-) -> None:
+def test_a_newcomer_joins_the_nearest_cluster_and_nobody_moves(tiny: TinyProblem) -> None:
     method = FedWCA(TRAINING, clustering="domain")
-    late = tiny_clients[1]  # of the first domain
-    log = run(method, new_model(), tiny_clients, lost={0: late.name})
+    late = tiny.clients[1]  # of the first domain
+    log = tiny.run(method, lost={0: late.name})
     assert f"cluster_of/{late.name}" not in log.lines[1]["server"]
     sent = log.messages[1][Client(late.name, late.domain)]
     assert set(sent.models) == {"source"}
     server = log.lines[2]["server"]
-    others = [c.name for c in tiny_clients if c.name != late.name]
+    others = [c.name for c in tiny.clients if c.name != late.name]
     assert [server[f"cluster_of/{n}"] for n in others] == [0, 1, 1]
     local = log.replies[1][Client(late.name, late.domain)].reply.models["local"]
     models = [log.states[1].models[f"cluster/{c}"] for c in range(2)]
@@ -119,9 +114,9 @@ def test_a_newcomer_joins_the_nearest_cluster_and_nobody_moves(
     assert "soft/1" in log.messages[2][Client(late.name, late.domain)].models
 
 
-def test_a_cluster_from_which_nobody_replies_keeps_its_model(new_model: NewModel) -> None:
+def test_a_cluster_from_which_nobody_replies_keeps_its_model(tiny: TinyProblem) -> None:
     method = FedWCA(TRAINING, clustering="domain")
-    source = clone(new_model().feature_state())
+    source = clone(tiny.new_model().feature_state())
     moved = {name: t + 1 for name, t in source.items()}
 
     def reply(state: State) -> Record:
@@ -191,7 +186,7 @@ def test_switches_remove_parts() -> None:
     assert argmax.labels.tolist() == [0, 0, 1, 1]
 
 
-def test_every_ablation_of_labels_runs(tiny_clients: list[ClientData], new_model: NewModel) -> None:
+def test_every_ablation_of_labels_runs(tiny: TinyProblem) -> None:
     switches = [
         {"mixup": False},
         {"mixup": False, "two_models": False},
@@ -206,6 +201,6 @@ def test_every_ablation_of_labels_runs(tiny_clients: list[ClientData], new_model
     finals = []
     for fields in switches:
         method = FedWCA(replace(TRAINING, epochs=2), **{"clustering": "domain", **fields})
-        finals.append(run(method, new_model(), tiny_clients).states[-1].models["cluster/0"])
+        finals.append(tiny.run(method).states[-1].models["cluster/0"])
     assert all(torch.isfinite(t).all() for state in finals for t in state.values())
     assert not same(finals[0], finals[3])

@@ -17,7 +17,7 @@ from fedwca.core.weights import standardised
 from fedwca.data.augment import distort
 from fedwca.data.images import ClientData
 from fedwca.engines.client_runtime import seed_generator, use_threads
-from fedwca.methods import Client, Record, Training
+from fedwca.methods import Client, Method, Record, Training
 from fedwca.methods.fedamp import FedAMP, squared_distances
 from fedwca.methods.fedavg import FedAvg
 from fedwca.methods.fedpcl import FedPCL, class_means, fill_gaps
@@ -32,7 +32,7 @@ from fedwca.methods.ladd_plus import LADDPlus
 from fedwca.methods.local import Local
 from fedwca.methods.training import Objective, Step, Targets, train
 from fedwca.models import DomainModel
-from tests.support.federation import final_models, run, same
+from tests.support.federation import TinyProblem, final_models, same
 
 NewModel = Callable[[], DomainModel]
 Clients = list[ClientData]
@@ -40,10 +40,10 @@ TRAINING = Training(rounds=3, epochs=2, lr=0.01, batch_size=16)
 CPU = torch.device("cpu")
 
 
-def equal_runs(a: object, b: object, new_model: NewModel, clients: Clients) -> bool:
+def equal_runs(tiny: TinyProblem, a: Method, b: Method) -> bool:
     """Whether two methods leave every client with the same model, bit for bit."""
-    finals = [final_models(run(method, new_model(), clients), method, clients) for method in (a, b)]
-    return all(same(finals[0][c.name], finals[1][c.name]) for c in clients)
+    left, right = tiny.finals(a), tiny.finals(b)
+    return all(same(left[name], right[name]) for name in left)
 
 
 def a_step(model: DomainModel, clients: Clients, count: int = 8) -> Step:
@@ -56,21 +56,21 @@ def a_step(model: DomainModel, clients: Clients, count: int = 8) -> Step:
 # --- FedProx ----------------------------------------------------------------------------------
 
 
-def test_fedprox_without_mu_is_fedavg(new_model: NewModel, tiny_clients: Clients) -> None:
-    assert equal_runs(FedProx(TRAINING, mu=0.0), FedAvg(TRAINING), new_model, tiny_clients)
-    assert not equal_runs(FedProx(TRAINING, mu=1.0), FedAvg(TRAINING), new_model, tiny_clients)
+def test_fedprox_without_mu_is_fedavg(tiny: TinyProblem) -> None:
+    assert equal_runs(tiny, FedProx(TRAINING, mu=0.0), FedAvg(TRAINING))
+    assert not equal_runs(tiny, FedProx(TRAINING, mu=1.0), FedAvg(TRAINING))
 
 
-def test_fedprox_measures_from_the_global_model(new_model: NewModel, tiny_clients: Clients) -> None:
+def test_fedprox_measures_from_the_global_model(tiny: TinyProblem) -> None:
     """Moving one weight by 0.5 costs μ/2·0.25, and pulls back by μ·0.5."""
-    model = new_model()
+    model = tiny.new_model()
     aim = FedProx(TRAINING, mu=0.2).objective(
-        model, tiny_clients[0].train, seed_generator(0, 0, "a")
+        model, tiny.clients[0].train, seed_generator(0, 0, "a")
     )
     weight = model.bottleneck.linear.weight
     with torch.no_grad():
         weight[0, 0] += 0.5
-    mu, value = aim.loss(a_step(model, tiny_clients))["proximal"]
+    mu, value = aim.loss(a_step(model, tiny.clients))["proximal"]
     assert mu == 0.2
     assert value.item() == pytest.approx(0.125)
     value.backward()
@@ -113,19 +113,17 @@ def test_distances_count_parameters_and_no_statistics() -> None:
     assert squared_distances([one, two]).tolist() == [[0, 25], [25, 0]]
 
 
-def test_fedamp_without_attraction_and_pull_is_local(
-    new_model: NewModel, tiny_clients: Clients
-) -> None:
+def test_fedamp_without_attraction_and_pull_is_local(tiny: TinyProblem) -> None:
     alone = FedAMP(TRAINING, attraction=0.0, pull=0.0)
-    assert equal_runs(alone, Local(TRAINING, fixed_labels=True), new_model, tiny_clients)
+    assert equal_runs(tiny, alone, Local(TRAINING, fixed_labels=True))
     together = FedAMP(TRAINING)
-    assert not equal_runs(together, Local(TRAINING, fixed_labels=True), new_model, tiny_clients)
+    assert not equal_runs(tiny, together, Local(TRAINING, fixed_labels=True))
 
 
-def test_fedamps_pull_has_a_gradient(new_model: NewModel, tiny_clients: Clients) -> None:
-    model = new_model()
+def test_fedamps_pull_has_a_gradient(tiny: TinyProblem) -> None:
+    model = tiny.new_model()
     cloud = {name: t + 1.0 for name, t in clone(model.feature_state()).items()}
-    losses = FedAMP(TRAINING, pull=2.0)._objective(model, cloud).loss(a_step(model, tiny_clients))
+    losses = FedAMP(TRAINING, pull=2.0)._objective(model, cloud).loss(a_step(model, tiny.clients))
     weight, value = losses["proximal"]
     value.backward()
     assert weight == 2.0
@@ -133,13 +131,11 @@ def test_fedamps_pull_has_a_gradient(new_model: NewModel, tiny_clients: Clients)
     torch.testing.assert_close(grad, -torch.ones_like(grad))
 
 
-def test_fedamps_cloud_model_is_the_attentive_mean(
-    new_model: NewModel, tiny_clients: Clients
-) -> None:
-    log = run(FedAMP(TRAINING), new_model(), tiny_clients)
+def test_fedamps_cloud_model_is_the_attentive_mean(tiny: TinyProblem) -> None:
+    log = tiny.run(FedAMP(TRAINING))
     state = log.states[1]
-    locals_ = [state.models[f"local/{c.name}"] for c in tiny_clients]
-    first = Client(tiny_clients[0].name, tiny_clients[0].domain)
+    locals_ = [state.models[f"local/{c.name}"] for c in tiny.clients]
+    first = Client(tiny.clients[0].name, tiny.clients[0].domain)
     attention = attentive_weights(
         squared_distances(locals_), median_distance(squared_distances(locals_)), 0.5
     )
@@ -149,12 +145,12 @@ def test_fedamps_cloud_model_is_the_attentive_mean(
 # --- IFCA -------------------------------------------------------------------------------------
 
 
-def test_ifca_with_one_cluster_is_fedavg(new_model: NewModel, tiny_clients: Clients) -> None:
-    assert equal_runs(IFCA(TRAINING, clusters=1), FedAvg(TRAINING), new_model, tiny_clients)
+def test_ifca_with_one_cluster_is_fedavg(tiny: TinyProblem) -> None:
+    assert equal_runs(tiny, IFCA(TRAINING, clusters=1), FedAvg(TRAINING))
 
 
-def test_ifca_does_not_collapse_in_round_0(new_model: NewModel, tiny_clients: Clients) -> None:
-    log = run(IFCA(TRAINING, clusters=2), new_model(), tiny_clients)
+def test_ifca_does_not_collapse_in_round_0(tiny: TinyProblem) -> None:
+    log = tiny.run(IFCA(TRAINING, clusters=2))
     groups = [int(v) for n, v in log.states[1].values.items() if n.startswith("cluster_of/")]
     assert sorted(groups) == [0, 0, 1, 1]
     assert not same(log.states[1].models["cluster/0"], log.states[1].models["cluster/1"])
@@ -169,23 +165,23 @@ def test_ifcas_first_groups_are_balanced_and_random(count: int, groups: int, see
     assert found[str(int(drawn.argmin()))] == 0
 
 
-def test_ifca_takes_the_first_of_equal_models(new_model: NewModel, tiny_clients: Clients) -> None:
-    model = new_model()
+def test_ifca_takes_the_first_of_equal_models(tiny: TinyProblem) -> None:
+    model = tiny.new_model()
     source = clone(model.feature_state())
     message = Record({f"cluster/{c}": source for c in range(3)}, {"round": torch.tensor(1)})
     adapted = IFCA(TRAINING).adapt(
-        model, tiny_clients[0].train, message, Record(), seed_generator(0, 1, "a")
+        model, tiny.clients[0].train, message, Record(), seed_generator(0, 1, "a")
     )
     assert int(adapted.reply.values["pick"]) == 0
 
 
-def test_ifca_takes_the_model_of_least_loss(new_model: NewModel, tiny_clients: Clients) -> None:
-    model = new_model()
+def test_ifca_takes_the_model_of_least_loss(tiny: TinyProblem) -> None:
+    model = tiny.new_model()
     source = clone(model.feature_state())
     dead = {n: torch.zeros_like(t) if "linear" in n else t for n, t in source.items()}
     message = Record({"cluster/0": dead, "cluster/1": source}, {"round": torch.tensor(1)})
     adapted = IFCA(TRAINING).adapt(
-        model, tiny_clients[0].train, message, Record(), seed_generator(0, 1, "a")
+        model, tiny.clients[0].train, message, Record(), seed_generator(0, 1, "a")
     )
     assert int(adapted.reply.values["pick"]) == 1
 
@@ -216,12 +212,12 @@ def test_confident_labels_by_hand() -> None:
 
 
 def test_ladd_in_one_cluster_without_distillation_is_fedavg_of_self_training(
-    new_model: NewModel, tiny_clients: Clients
+    tiny: TinyProblem,
 ) -> None:
-    together = [replace(c, domain="one") for c in tiny_clients]
+    together = [replace(c, domain="one") for c in tiny.clients]
     ladd = LADD(TRAINING, clustering="domain", regularisation=0.0)
-    log = run(ladd, new_model(), together)
-    model = new_model()
+    log = tiny.run(ladd, together)
+    model = tiny.new_model()
     merged = clone(model.feature_state())
     for number in range(TRAINING.rounds):
         with use_threads(1):
@@ -247,10 +243,8 @@ def _self_trained(model: DomainModel, start: State, client: ClientData, number: 
     return trained
 
 
-def test_ladds_teacher_is_the_mean_of_its_own_clusters_models(
-    new_model: NewModel, tiny_clients: Clients
-) -> None:
-    log = run(LADD(TRAINING, clustering="domain", teacher_start=1), new_model(), tiny_clients)
+def test_ladds_teacher_is_the_mean_of_its_own_clusters_models(tiny: TinyProblem) -> None:
+    log = tiny.run(LADD(TRAINING, clustering="domain", teacher_start=1))
     assert "teacher/0" not in log.states[1].models
     for c in range(2):
         second, third = (log.states[r].models[f"cluster/{c}"] for r in (2, 3))
@@ -260,30 +254,28 @@ def test_ladds_teacher_is_the_mean_of_its_own_clusters_models(
     assert same(log.messages[2][noisy].models["teacher"], log.states[2].models["teacher/1"])
 
 
-def test_ladd_distils_the_source_models_outputs(new_model: NewModel, tiny_clients: Clients) -> None:
-    log = run(LADD(TRAINING), new_model(), tiny_clients)
-    model, client = new_model(), tiny_clients[0]
+def test_ladd_distils_the_source_models_outputs(tiny: TinyProblem) -> None:
+    log = tiny.run(LADD(TRAINING))
+    model, client = tiny.new_model(), tiny.clients[0]
     expected = evaluate(model, client.train).logits
     for memories in log.memories[1:]:
         assert torch.equal(memories[client.name].values["source_logits"], expected)
     assert log.lines[-1]["health"][client.name]["loss_distillation"] > 0
 
 
-def test_ladd_does_not_distil_without_remembered_source_outputs(
-    new_model: NewModel, tiny_clients: Clients
-) -> None:
-    model = new_model()
+def test_ladd_does_not_distil_without_remembered_source_outputs(tiny: TinyProblem) -> None:
+    model = tiny.new_model()
     message = Record({"cluster": clone(model.feature_state())}, {"round": torch.tensor(1)})
     for memory in (Record(), Record(values={"source_logits": torch.zeros(1, 3)})):
         adapted = LADD(TRAINING).adapt(
-            model, tiny_clients[0].train, message, memory, seed_generator(0, 1, "a")
+            model, tiny.clients[0].train, message, memory, seed_generator(0, 1, "a")
         )
         assert "loss_distillation" not in adapted.health
         assert "loss_ce" in adapted.health
 
 
 def test_ladd_plus_with_true_clusters_is_fedwca_one_hot_without_two_models_and_mixup(
-    new_model: NewModel, tiny_clients: Clients
+    tiny: TinyProblem,
 ) -> None:
     fedwca = FedWCA(
         TRAINING,
@@ -294,7 +286,7 @@ def test_ladd_plus_with_true_clusters_is_fedwca_one_hot_without_two_models_and_m
         mixup=False,
     )
     plus = LADDPlus(TRAINING, clustering="domain")
-    assert equal_runs(plus, fedwca, new_model, tiny_clients)
+    assert equal_runs(tiny, plus, fedwca)
 
 
 # --- FedPCL -----------------------------------------------------------------------------------
@@ -325,13 +317,11 @@ def _contrast(
     return FedPCL(TRAINING, temperature=temperature)._objective(message, CPU).loss(step)
 
 
-def test_fedpcls_temperature_flattens_the_contrast_but_not_its_gradient(
-    new_model: NewModel, tiny_clients: Clients
-) -> None:
+def test_fedpcls_temperature_flattens_the_contrast_but_not_its_gradient(tiny: TinyProblem) -> None:
     sizes = []
     for temperature in (7.0, 70.0):
-        model = new_model()
-        losses = _contrast(temperature, a_step(model, tiny_clients))
+        model = tiny.new_model()
+        losses = _contrast(temperature, a_step(model, tiny.clients))
         assert losses["global"][1].item() == pytest.approx(math.log(3), abs=0.3 / temperature)
         assert losses["global"][0] == pytest.approx(temperature / 0.07)
         sum(weight * value for weight, value in losses.values()).backward()
@@ -340,28 +330,26 @@ def test_fedpcls_temperature_flattens_the_contrast_but_not_its_gradient(
     assert sizes[1] > 0
 
 
-def test_fedpcl_skips_classes_that_nobody_has(new_model: NewModel, tiny_clients: Clients) -> None:
+def test_fedpcl_skips_classes_that_nobody_has(tiny: TinyProblem) -> None:
     nobody = torch.zeros(2, 3, dtype=torch.bool)
-    losses = _contrast(70.0, a_step(new_model(), tiny_clients), nobody)
+    losses = _contrast(70.0, a_step(tiny.new_model(), tiny.clients), nobody)
     assert all(value.item() == 0 for _, value in losses.values())
     one = torch.tensor([[True, True, False], [True, False, False]])
-    losses = _contrast(70.0, a_step(new_model(), tiny_clients), one)
+    losses = _contrast(70.0, a_step(tiny.new_model(), tiny.clients), one)
     assert all(math.isfinite(value.item()) for _, value in losses.values())
 
 
-def test_fedpcl_sends_no_weights_and_keeps_the_backbone(
-    new_model: NewModel, tiny_clients: Clients
-) -> None:
+def test_fedpcl_sends_no_weights_and_keeps_the_backbone(tiny: TinyProblem) -> None:
     method = FedPCL(TRAINING)
-    log = run(method, new_model(), tiny_clients)
+    log = tiny.run(method)
     for answers in log.replies:
         assert all(not a.reply.models for a in answers.values())
-    source = clone(new_model().feature_state())
-    for state in final_models(log, method, tiny_clients).values():
+    source = clone(tiny.new_model().feature_state())
+    for state in final_models(log, method, tiny.clients).values():
         for name in source:
             if name.startswith("backbone."):
                 assert torch.equal(state[name], source[name]), name
-    first, second = (log.memories[r][tiny_clients[0].name].models["own"] for r in (1, 2))
+    first, second = (log.memories[r][tiny.clients[0].name].models["own"] for r in (1, 2))
     moved = "bottleneck.linear.weight"
     assert torch.equal(first[moved], source[moved])  # round 0 only makes prototypes
     assert not torch.equal(second[moved], source[moved])
@@ -370,10 +358,10 @@ def test_fedpcl_sends_no_weights_and_keeps_the_backbone(
 # --- FedSCAl ----------------------------------------------------------------------------------
 
 
-def test_fedscal_without_alignment_is_fedavg(new_model: NewModel, tiny_clients: Clients) -> None:
+def test_fedscal_without_alignment_is_fedavg(tiny: TinyProblem) -> None:
     plain = FedSCAl(TRAINING, client_weight=0.0, server_weight=0.0)
-    assert equal_runs(plain, FedAvg(TRAINING), new_model, tiny_clients)
-    assert not equal_runs(FedSCAl(TRAINING), FedAvg(TRAINING), new_model, tiny_clients)
+    assert equal_runs(tiny, plain, FedAvg(TRAINING))
+    assert not equal_runs(tiny, FedSCAl(TRAINING), FedAvg(TRAINING))
 
 
 def test_agreement_by_hand() -> None:
@@ -407,9 +395,7 @@ def test_distortion_keeps_shape_and_range_and_follows_its_generator() -> None:
 # --- FedWCA+ ----------------------------------------------------------------------------------
 
 
-def test_fedwca_plus_with_everything_off_is_fedwca(
-    new_model: NewModel, tiny_clients: Clients
-) -> None:
+def test_fedwca_plus_with_everything_off_is_fedwca(tiny: TinyProblem) -> None:
     off = FedWCAPlus(
         TRAINING,
         clustering_input="weights",
@@ -418,7 +404,7 @@ def test_fedwca_plus_with_everything_off_is_fedwca(
         keep_confident=1.0,
         temperature_a=0.1,
     )
-    assert equal_runs(off, FedWCA(TRAINING, temperature_a=0.1), new_model, tiny_clients)
+    assert equal_runs(tiny, off, FedWCA(TRAINING, temperature_a=0.1))
 
 
 def test_standardised_scores_by_hand() -> None:

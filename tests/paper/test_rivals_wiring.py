@@ -34,7 +34,7 @@ from fedwca.methods.source_only import SourceOnly
 from fedwca.methods.training import Losses, Objective, Step, Targets, train
 from fedwca.models import DomainModel
 from fedwca.models.backbones.base import Backbone
-from tests.support.federation import final_models, run, same
+from tests.support.federation import TinyProblem, final_models, run, same
 
 NewModel = Callable[[], DomainModel]
 Clients = list[ClientData]
@@ -175,18 +175,18 @@ def moved_by(method: Method, model: DomainModel, clients: Clients) -> set[str]:
     ],
 )
 def test_fedpcl_without_a_step_moves_nothing_but_the_bottlenecks_statistics(
-    new_model: NewModel, tiny_clients: Clients, training: Training
+    tiny: TinyProblem, training: Training
 ) -> None:
     norm = "bottleneck.norm"
     statistics = {f"{norm}.running_mean", f"{norm}.running_var", f"{norm}.num_batches_tracked"}
-    assert moved_by(FedPCL(training), new_model(), tiny_clients) == statistics
+    assert moved_by(FedPCL(training), tiny.new_model(), tiny.clients) == statistics
 
 
-def test_fedpcl_without_epochs_is_source_only(new_model: NewModel, tiny_clients: Clients) -> None:
+def test_fedpcl_without_epochs_is_source_only(tiny: TinyProblem) -> None:
     pcl, source_only = FedPCL(STILL), SourceOnly(STILL)
-    left = final_models(run(pcl, new_model(), tiny_clients), pcl, tiny_clients)
-    right = final_models(run(source_only, new_model(), tiny_clients), source_only, tiny_clients)
-    assert all(same(left[c.name], right[c.name]) for c in tiny_clients)
+    left = tiny.finals(pcl)
+    right = tiny.finals(source_only)
+    assert all(same(left[c.name], right[c.name]) for c in tiny.clients)
 
 
 # --- FedSCAl ----------------------------------------------------------------------------------
@@ -228,11 +228,9 @@ def test_fedscals_threshold_adapts_to_the_servers_predictions() -> None:
     assert adapted.item() == pytest.approx(math.log(2), rel=1e-5)
 
 
-def test_fedscals_second_view_is_a_distorted_one(
-    new_model: NewModel, tiny_clients: Clients
-) -> None:
-    images = tiny_clients[0].train
-    view = FedSCAl(TRAINING).objective(new_model(), images, rng(5)).second_view
+def test_fedscals_second_view_is_a_distorted_one(tiny: TinyProblem) -> None:
+    images = tiny.clients[0].train
+    view = FedSCAl(TRAINING).objective(tiny.new_model(), images, rng(5)).second_view
     assert view is not None
     x = images.batch(torch.arange(6))
     first, second = view(x), view(x)
@@ -264,12 +262,10 @@ def test_the_second_view_is_of_the_batchs_own_images_and_goes_through_the_model(
 
 
 @pytest.mark.parametrize("method", [FedAvg(TRAINING), FedSCAl(TRAINING)])
-def test_batch_norm_counts_one_step_a_batch(
-    method: FedAvg, new_model: NewModel, tiny_clients: Clients
-) -> None:
-    images, name = tiny_clients[0].train, "bottleneck.norm.num_batches_tracked"
-    message = method.init(clone(new_model().feature_state()))
-    adapted = method.adapt(new_model(), images, message, Record(), rng())
+def test_batch_norm_counts_one_step_a_batch(method: FedAvg, tiny: TinyProblem) -> None:
+    images, name = tiny.clients[0].train, "bottleneck.norm.num_batches_tracked"
+    message = method.init(clone(tiny.new_model().feature_state()))
+    adapted = method.adapt(tiny.new_model(), images, message, Record(), rng())
     steps = adapted.reply.models["local"][name] - message.models["global"][name]
     assert len(images) == 26  # 16 and 10 images, twice
     assert int(steps) == 4
@@ -380,12 +376,10 @@ def test_a_newcomer_of_fedwca_plus_joins_by_its_update_too() -> None:
     assert clustered(FedWCAPlus(clustering_input="weights"), (12.0, 2.0)) == [0, 1, 0, 1, 0]
 
 
-def test_fedwca_plus_weighs_models_by_its_own_alpha_and_density(
-    new_model: NewModel, tiny_clients: Clients
-) -> None:
+def test_fedwca_plus_weighs_models_by_its_own_alpha_and_density(tiny: TinyProblem) -> None:
     plus = FedWCAPlus(replace(TRAINING, rounds=2, epochs=1), clustering="domain")
-    log = run(plus, new_model(), tiny_clients)
-    client, model = tiny_clients[0], new_model()
+    log = tiny.run(plus)
+    client, model = tiny.clients[0], tiny.new_model()
     health = log.lines[-1]["health"][client.name]
     assert health["alpha"] == weights_of(plus, *health["alpha_scores"])
     cluster = log.messages[1][Client(client.name, client.domain)].models["cluster"]
