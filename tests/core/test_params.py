@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -22,8 +21,7 @@ from fedwca.core.params import (
     mix,
     unflatten,
 )
-
-few = settings(max_examples=15, deadline=None, derandomize=True)
+from tests.support.drawn import for_all, normal
 
 
 def state(value: float, steps: int = 0) -> State:
@@ -58,18 +56,15 @@ def test_mix_sums_in_double_precision() -> None:
     assert mix(states, [1.0, 1.0, 1.0])["w"].item() == 1.0
 
 
-@few
-@given(st.integers(1, 40), st.integers(0, 1000))
+@for_all(st.integers(1, 40), st.integers(0, 1000))
 def test_a_plain_mean_of_equal_states_is_the_state_to_the_bit(count: int, seed: int) -> None:
-    w = torch.randn(50, generator=torch.Generator().manual_seed(seed))
+    w = normal(50, seed=seed)
     assert torch.equal(mix([{"w": w}] * count, [1 / count] * count)["w"], w)
 
 
-@few
-@given(st.integers(0, 1000))
+@for_all(st.integers(0, 1000))
 def test_mix_with_a_unit_vector_picks_a_state_to_the_bit(seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    states = [{"w": torch.randn(20, generator=generator)} for _ in range(3)]
+    states = [{"w": row} for row in normal(3, 20, seed=seed)]
     assert torch.equal(mix(states, [0.0, 1.0, 0.0])["w"], states[1]["w"])
 
 

@@ -1,19 +1,19 @@
 """Median, trimmed mean and clipping: numbers by hand, and how far one liar of eight gets."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from fedwca.core.params import State, mix
 from fedwca.core.robust import clipped_mean, coordinate_median, trimmed_mean
+from tests.support.drawn import for_all, rng, seeds
 
 ATTACKS = ["scaled", "flipped", "random", "huge"]
-few = settings(max_examples=40, deadline=None, derandomize=True)
-seeds = st.integers(0, 2**32 - 1)
+few = partial(for_all, examples=40)
 attacks = st.sampled_from(ATTACKS)
 
 
@@ -97,15 +97,15 @@ def test_shapes_types_and_the_least_counter_are_kept() -> None:
 
 def eight(seed: int, attack: str) -> tuple[list[State], State]:
     """Seven honest models near a common one, and a liar's."""
-    rng = torch.Generator().manual_seed(seed)
-    common = torch.randn(20, generator=rng)
-    honest = [{"w": common + 0.1 * torch.randn(20, generator=rng)} for _ in range(7)]
+    generator = rng(seed)
+    common = torch.randn(20, generator=generator)
+    honest = [{"w": common + 0.1 * torch.randn(20, generator=generator)} for _ in range(7)]
     model = honest[0]["w"]
     liar = {
         "scaled": 1e3 * model,
         "flipped": -model,
-        "random": 10 * torch.randn(20, generator=rng),
-        "huge": torch.full((20,), 1e30) * torch.randn(20, generator=rng).sign(),
+        "random": 10 * torch.randn(20, generator=generator),
+        "huge": torch.full((20,), 1e30) * torch.randn(20, generator=generator).sign(),
     }[attack]
     return honest, {"w": liar}
 
@@ -115,8 +115,7 @@ def between(made: Tensor, honest: list[State]) -> bool:
     return bool(((made >= rows.amin(dim=0)) & (made <= rows.amax(dim=0))).all())
 
 
-@few
-@given(seed=seeds, attack=attacks, place=st.integers(0, 7))
+@few(seed=seeds, attack=attacks, place=st.integers(0, 7))
 def test_one_liar_of_eight_cannot_leave_what_the_honest_say(
     seed: int, attack: str, place: int
 ) -> None:
@@ -126,8 +125,7 @@ def test_one_liar_of_eight_cannot_leave_what_the_honest_say(
     assert between(trimmed_mean(everybody, 0.2)["w"], honest)
 
 
-@few
-@given(
+@few(
     st.lists(
         st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=3, max_size=3),
         min_size=8,
@@ -142,8 +140,7 @@ def test_nor_whatever_numbers_they_are(rows: list[list[float]]) -> None:
         assert between(trimmed_mean(everybody, 1 / 8)["w"], honest)
 
 
-@few
-@given(seed=seeds, attack=attacks)
+@few(seed=seeds, attack=attacks)
 def test_a_clipped_liar_moves_the_mean_by_two_eighths_of_the_threshold(
     seed: int, attack: str
 ) -> None:
@@ -175,14 +172,13 @@ def test_plain_averaging_suffers_beside_them() -> None:
         assert math.isfinite(plain)
 
 
-@few
-@given(seed=seeds, attack=st.sampled_from([0.0, 0.3, 1.0, 1e6]), places=st.integers(0, 7))
+@few(seed=seeds, attack=st.sampled_from([0.0, 0.3, 1.0, 1e6]), places=st.integers(0, 7))
 def test_however_long_or_short_a_clipped_lie_is_nothing_leaves_what_honest_updates_reach(
     seed: int, attack: float, places: int
 ) -> None:
-    rng = torch.Generator().manual_seed(seed)
-    reference = {"w": torch.randn(20, generator=rng)}
-    directions = torch.randn(7, 20, generator=rng)
+    generator = rng(seed)
+    reference = {"w": torch.randn(20, generator=generator)}
+    directions = torch.randn(7, 20, generator=generator)
     honest = [{"w": reference["w"] + d * s} for s, d in enumerate(directions, start=1)]
     liar = {"w": reference["w"] - attack * directions[0]}
     everybody = [*honest[:places], liar, *honest[places:]]

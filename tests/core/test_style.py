@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from fedwca.core import amplitude_style, style_clusters
+from tests.support.drawn import rng
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.rand(*shape, generator=rng(seed), dtype=torch.float64)
 
 
 # --- amplitudes -----------------------------------------------------------------------------
