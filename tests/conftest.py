@@ -34,6 +34,13 @@ def draw_domain(seed: int, count: int, ink: float, ground: float, noise: float) 
     return Domain(np.clip(images * 255, 0, 255).astype(np.uint8), labels.astype(np.int64))
 
 
+def write_npz(folder: Path, benchmark: Benchmark) -> Path:
+    folder.mkdir()
+    for name, domain in benchmark.domains.items():
+        np.savez(folder / f"{name}.npz", images=domain.images, labels=domain.labels)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def tiny_benchmark() -> Benchmark:
     return Benchmark(
@@ -101,8 +108,4 @@ def one_class_client(tiny_benchmark: Benchmark) -> ClientData:
 @pytest.fixture
 def npz_folder(tmp_path: Path, tiny_benchmark: Benchmark) -> Path:
     """The tiny benchmark as files that the command line can read."""
-    folder = tmp_path / "data"
-    folder.mkdir()
-    for name, domain in tiny_benchmark.domains.items():
-        np.savez(folder / f"{name}.npz", images=domain.images, labels=domain.labels)
-    return folder
+    return write_npz(tmp_path / "data", tiny_benchmark)

@@ -1,21 +1,19 @@
 """FedWCA's parts: clustering, switches, newcomers."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 
 from fedwca._support.errors import UserError
-from fedwca.core.params import State, clone
+from fedwca.core.params import State
 from fedwca.methods import Client, Record, Training
 from fedwca.methods.clustered import client_style, cluster_clients, nearest_cluster
 from fedwca.methods.fedwca import FedWCA
 from fedwca.methods.inference import Outputs
-from fedwca.models import DomainModel
+from tests.support.drawn import rng
 from tests.support.federation import TinyProblem, same
 
-NewModel = Callable[[], DomainModel]
 TRAINING = Training(rounds=3, epochs=1, lr=0.01, batch_size=16)
 
 
@@ -81,9 +79,8 @@ def test_a_layer_that_does_not_exist_is_refused(layer: int) -> None:
 
 
 def test_styles_separate_tones(tiny: TinyProblem) -> None:
-    rng = torch.Generator().manual_seed(0)
     replies = {
-        Client(c.name, c.domain): Record(values={"style": client_style(c.train, rng)})
+        Client(c.name, c.domain): Record(values={"style": client_style(c.train, rng())})
         for c in tiny.clients
     }
     found = cluster_clients("style", replies, 1, None)
@@ -116,7 +113,7 @@ def test_a_newcomer_joins_the_nearest_cluster_and_nobody_moves(tiny: TinyProblem
 
 def test_a_cluster_from_which_nobody_replies_keeps_its_model(tiny: TinyProblem) -> None:
     method = FedWCA(TRAINING, clustering="domain")
-    source = clone(tiny.new_model().feature_state())
+    source = tiny.source()
     moved = {name: t + 1 for name, t in source.items()}
 
     def reply(state: State) -> Record:
@@ -142,8 +139,7 @@ def targets_of(**fields: object) -> tuple[object, dict[str, object]]:
     method = FedWCA(TRAINING, **fields)
     health: dict[str, object] = {}
     cluster = method._label_by_prototypes(SWAPPED) if method.two_models else None
-    rng = torch.Generator().manual_seed(0)
-    return method._label(NEAR, cluster, rng, health), health
+    return method._label(NEAR, cluster, rng(), health), health
 
 
 def test_a_mismatched_image_is_mixed_with_a_matched_one_of_its_label() -> None:
@@ -167,9 +163,8 @@ def test_an_image_without_partner_is_skipped_or_kept(no_partner: str, used: bool
     lonely = outputs([[1.0, 0.0], [0.0, 1.0], [0.1, 0.9]])
     all_one = outputs([[0.0, 1.0], [0.0, 1.0], [0.1, 0.9]])
     health: dict[str, object] = {}
-    rng = torch.Generator().manual_seed(0)
     cluster = method._label_by_prototypes(all_one)
-    targets = method._label(lonely, cluster, rng, health)
+    targets = method._label(lonely, cluster, rng(), health)
     assert targets.partner.tolist() == [-1, -1, -1]
     assert targets.used.tolist() == [used, True, True]
     assert health["without_partner"] == 1
