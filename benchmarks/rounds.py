@@ -70,16 +70,9 @@ def methods(folder: Path, repeats: int, quick: bool) -> list[Row]:
                 continue
             model = world.model()
             engine = stack.enter_context(simulator(model, method, clients, count_cores()))
-            first = _without_files(
-                federate(
-                    _rounds(method, 1),
-                    engine,
-                    _start_checkpoint(method, model),
-                    _ignore,
-                    _ignore,
-                    every=99,
-                )
-            )
+            begin = _start_checkpoint(method, model)
+            once = _rounds(method, 1)
+            first = _without_files(federate(once, engine, begin, _ignore, _ignore, every=99))
 
             def second(name=name, m=method, e=engine, at=first) -> None:
                 after = federate(_rounds(m, 2), e, at, _ignore, _ignore, every=99)
@@ -113,9 +106,8 @@ def parts(folder: Path, repeats: int, quick: bool) -> list[Row]:
             run = RunFolder.open(Path(place), {}, {})
             engine = Simulator(model, method, clients, 0, Path(place) / "scratch", 1)
             started = time.perf_counter()
-            federate(
-                method, engine, _start_checkpoint(method, model), run.append, run.save_checkpoint
-            )
+            begin = _start_checkpoint(method, model)
+            federate(method, engine, begin, run.append, run.save_checkpoint)
             total = time.perf_counter() - started
             engine.close()
         spent["everything else"] = total - sum(spent.values())

@@ -15,6 +15,7 @@ from tests.support.drawn import for_all, rng, seeds
 ATTACKS = ["scaled", "flipped", "random", "huge"]
 few = partial(for_all, examples=40)
 attacks = st.sampled_from(ATTACKS)
+finite = st.floats(-(2.0**100), 2.0**100, width=32)
 
 
 def states(*rows: list[float]) -> list[State]:
@@ -72,23 +73,20 @@ def test_nobody_who_moved_is_no_division_by_zero() -> None:
     assert values(clipped_mean(still, [1 / 3] * 3, reference)) == [2.0, 3.0]
 
 
+def all_aggregates(rows: list[State], reference: State) -> list[State]:
+    equal = [1 / len(rows)] * len(rows)
+    clipped = clipped_mean(rows, equal, reference)
+    return [coordinate_median(rows), trimmed_mean(rows, 0.2), clipped]
+
+
 def test_shapes_types_and_the_least_counter_are_kept() -> None:
-    rows = [
-        {
-            "w": torch.full((2, 3, 1), float(k)),
-            "s": torch.tensor(float(k)),
-            "n": torch.tensor(9 - k),
-        }
-        for k in range(3)
-    ]
-    for made in (
-        coordinate_median(rows),
-        trimmed_mean(rows, 0.2),
-        clipped_mean(rows, [1 / 3] * 3, rows[0]),
-    ):
-        assert {n: (t.shape, t.dtype) for n, t in made.items()} == {
-            n: (t.shape, t.dtype) for n, t in rows[0].items()
-        }
+    def kinds(state: State) -> dict[str, object]:
+        return {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()}
+
+    numbers = [torch.tensor(float(k)) for k in range(3)]
+    rows = [{"w": k.expand(2, 3, 1), "s": k, "n": 9 - k.long()} for k in numbers]
+    for made in all_aggregates(rows, rows[0]):
+        assert kinds(made) == kinds(rows[0])
         assert int(made["n"]) == 7
     for nobody in (coordinate_median, lambda none: clipped_mean(none, [], {})):
         with pytest.raises(ValueError, match="at least one"):
@@ -125,13 +123,7 @@ def test_one_liar_of_eight_cannot_leave_what_the_honest_say(
     assert between(trimmed_mean(everybody, 0.2)["w"], honest)
 
 
-@few(
-    st.lists(
-        st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=3, max_size=3),
-        min_size=8,
-        max_size=8,
-    )
-)
+@few(st.lists(st.lists(finite, min_size=3, max_size=3), min_size=8, max_size=8))
 def test_nor_whatever_numbers_they_are(rows: list[list[float]]) -> None:
     everybody = states(*rows)
     for liar in range(8):
@@ -192,9 +184,5 @@ def test_a_counter_cannot_be_driven_up_for_the_others(place: int) -> None:
     everybody = [{"w": torch.tensor([1.0]), "steps": torch.tensor(7 + n)} for n in range(4)]
     everybody[place]["steps"] = torch.tensor(2**40)
     least = min(int(state["steps"]) for state in everybody)
-    for made in (
-        coordinate_median(everybody),
-        trimmed_mean(everybody, 0.2),
-        clipped_mean(everybody, [1 / 4] * 4, everybody[1]),
-    ):
+    for made in all_aggregates(everybody, everybody[1]):
         assert int(made["steps"]) == least

@@ -57,11 +57,8 @@ def as_toml(value: Any) -> str:
         return "{" + ", ".join(f"{json.dumps(k)} = {as_toml(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(as_toml, value)) + "]"
-    return (
-        "''"
-        if value is None
-        else json.dumps(value).replace("Infinity", "inf").replace("NaN", "nan")
-    )
+    text = "''" if value is None else json.dumps(value)
+    return text.replace("Infinity", "inf").replace("NaN", "nan")
 
 
 _HUGE = ["0x" + "f" * 5000, "9" * 5000, "[" * 2000 + "]" * 2000, "1979-05-27T07:32:00Z", "07:32:00"]

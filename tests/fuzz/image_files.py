@@ -76,17 +76,14 @@ def _tiff(width: int, height: int) -> bytes:
     return b"II*\0\x08\0\0\0" + struct.pack("<H", len(tags)) + entries + bytes(4)
 
 
+_SIDES = (60_000, 60_000)
 BOMBS = {
-    "bomb.png": png(60_000, 60_000, zlib.compress(bytes(1 << 20))),
+    "bomb.png": png(*_SIDES, zlib.compress(bytes(1 << 20))),
     "line.png": png(2**31 - 1, 1),
-    "bomb.gif": b"GIF89a"
-    + struct.pack("<HHBBB", 60_000, 60_000, 0, 0, 0)
-    + b","
-    + struct.pack("<HHHHB", 0, 0, 60_000, 60_000, 0)
-    + b"\x02\x02\x4c\x01\0;",
-    "bomb.tif": _tiff(60_000, 60_000),
-    "bomb.bmp": b"BM"
-    + struct.pack("<IHHIIiiHHIIiiII", 54, 0, 0, 54, 40, 60_000, 60_000, 1, 24, *[0] * 6),
+    "bomb.gif": b"GIF89a%b,%b\x02\x02\x4c\x01\0;"
+    % (struct.pack("<HHBBB", *_SIDES, 0, 0, 0), struct.pack("<HHHHB", 0, 0, *_SIDES, 0)),
+    "bomb.tif": _tiff(*_SIDES),
+    "bomb.bmp": b"BM" + struct.pack("<IHHIIiiHHIIiiII", 54, 0, 0, 54, 40, *_SIDES, 1, 24, *[0] * 6),
 }
 
 
@@ -173,14 +170,12 @@ folders = st.dictionaries(
     broken_images() | st.sampled_from(ODD),
     max_size=4,
 )
-# Each with a good image, so that the folder has something to show.
+_GOOD = good_files()["photo.png"]  # in each, so that the folder has something to show
 ODD_FOLDERS: list[dict[str, bytes | str]] = [
-    *({"good.png": good_files()["photo.png"], "x.png": kind} for kind in ODD),
-    {"good.png": good_files()["photo.png"], **BOMBS},
-    {"good.png": good_files()["photo.png"], **{f"{n}.png": "link to its folder" for n in range(9)}},
-    {"good.png": good_files()["photo.png"], **{f"../{n}": "link to its folder" for n in range(9)}},
-    {
-        "good.png": good_files()["photo.png"],
-        **{f"../../{n}": "link to its folder" for n in range(9)},
-    },
+    *({"good.png": _GOOD, "x.png": kind} for kind in ODD),
+    {"good.png": _GOOD, **BOMBS},
+    *(
+        {"good.png": _GOOD, **{name.format(n): "link to its folder" for n in range(9)}}
+        for name in ("{}.png", "../{}", "../../{}")
+    ),
 ]

@@ -112,9 +112,8 @@ def wild_safetensors(draw: st.DrawFn) -> bytes:
     if kind == "described":
         description = json.loads(header["__metadata__"]["fedwca"])
         key = draw(st.sampled_from(list(description)))
-        texts = st.sampled_from(
-            ["resnet50", "timm:vit_giant", "torchvision:os", "os:system", "../x"]
-        )
+        names = ["resnet50", "timm:vit_giant", "torchvision:os", "os:system", "../x"]
+        texts = st.sampled_from(names)
         description[key] = draw(numbers | texts | st.floats() | st.lists(numbers, max_size=3))
         header["__metadata__"]["fedwca"] = json.dumps(description)
     if kind == "huge":  # a description of two gigabytes of weights in a file of a few kilobytes
@@ -124,17 +123,13 @@ def wild_safetensors(draw: st.DrawFn) -> bytes:
     return join_safetensors(json.dumps(header).encode(), body)
 
 
-def _predict_and_export(sandbox: Sandbox, name: str, content: bytes | str) -> None:
-    put(sandbox.work / name, content)
-    image = sandbox.work / "x.png"
-    image.write_bytes(good_files()["photo.png"])
-    sandbox.fedwca("predict", name, "x.png")
-    sandbox.fedwca("export", name, "-o", "made", "--format", "safetensors")
-
-
 def a_model_file(sandbox: Sandbox, content: bytes | str) -> None:
     """Any .safetensors file is used or refused."""
-    _predict_and_export(sandbox, "model.safetensors", content)
+    name = "model.safetensors"
+    put(sandbox.work / name, content)
+    (sandbox.work / "x.png").write_bytes(good_files()["photo.png"])
+    sandbox.fedwca("predict", name, "x.png")
+    sandbox.fedwca("export", name, "-o", "made", "--format", "safetensors")
 
 
 @functools.cache
