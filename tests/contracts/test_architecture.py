@@ -117,20 +117,15 @@ def entries_of_readme_map() -> list[tuple[int, str, str]]:
     ]
 
 
-def test_the_map_in_the_readme_has_every_package_and_top_level_module() -> None:
-    mapped = [path.rstrip("/") for indent, path, _ in entries_of_readme_map() if indent == 2]
+def test_the_map_in_the_readme_has_all_packages_folders_and_pages() -> None:
+    entries = entries_of_readme_map()
+    mapped = [path.rstrip("/") for indent, path, _ in entries if indent == 2]
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
     modules = {path.name for path in ROOT.glob("*.py")} - {"__init__.py"}
     assert sorted(mapped) == sorted(packages | modules)
-
-
-def test_the_map_in_the_readme_has_only_folders_that_exist() -> None:
-    for indent, path, _ in entries_of_readme_map():
+    for indent, path, _ in entries:
         assert indent == 2 or (REPOSITORY / path).is_dir(), path
-
-
-def test_the_map_in_the_readme_has_every_page_of_the_documentation() -> None:
-    (text,) = (text for _, path, text in entries_of_readme_map() if path == "docs/")
+    (text,) = (text for _, path, text in entries if path == "docs/")
     pages = {path.name for path in (REPOSITORY / "docs").glob("*.md")}
     assert set(re.findall(r"[\w-]+\.md", text)) == pages
 
