@@ -18,15 +18,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from torture import crash, deployment_kills, disks, fuzz, hostile, load, mounts, soak, sums, workers
-from torture.attack import Attack, AttackSkippedError
+from torture import crash, deployment_kills, disks, fuzz, hostile, load, soak, sums, workers
+from torture.attack import Attack
 
 ATTACKS: list[Attack] = [  # the longest first, so that no core is idle at the end
     *crash.ATTACKS,
     *deployment_kills.ATTACKS,
     *workers.ATTACKS,
     *disks.ATTACKS,
-    *mounts.ATTACKS,
     *fuzz.ATTACKS,
     *hostile.ATTACKS,
     *sums.ATTACKS,
@@ -39,7 +38,7 @@ _REASON_LENGTH = 300  # characters
 
 
 class Tally(NamedTuple):
-    """The result of an attack; `skipped` says why it was not attempted."""
+    """The result of an attack, with a reason for each failed attempt."""
 
     name: str
     attempts: int
@@ -47,14 +46,13 @@ class Tally(NamedTuple):
     failed: int
     seconds: float
     reasons: list[str]
-    skipped: str = ""
 
 
 def run_attack(attack: Attack, folder: Path, numbers: range, short: bool = False) -> Tally:
     """Run all attempts of an attack; the folder of a failed attempt remains."""
     folder.mkdir(parents=True)
     attempt = (short and attack.short_attempt) or attack.attempt
-    started, attempts, reasons, skipped = time.perf_counter(), 0, [], ""
+    started, attempts, reasons = time.perf_counter(), 0, []
     for number in numbers:
         place = folder / str(number)
         place.mkdir()
@@ -62,16 +60,14 @@ def run_attack(attack: Attack, folder: Path, numbers: range, short: bool = False
             times = attempt(place, number)
             attempts += 1 if times is None else times
             shutil.rmtree(place, ignore_errors=True)
-        except AttackSkippedError as error:
-            skipped = str(error)
         except Exception as error:
             attempts += 1
             (folder / f"{number}.txt").write_text(traceback.format_exc())
             reasons.append(f"{place}: {type(error).__name__}: {error}")
-    if not attempts and not skipped:  # an attack that did nothing has tested nothing
+    if not attempts:  # an attack that did nothing has tested nothing
         attempts, reasons = 1, [f"{folder}: the attack did nothing"]
     failed, seconds = len(reasons), round(time.perf_counter() - started, 1)
-    return Tally(attack.name, attempts, attempts - failed, failed, seconds, reasons, skipped)
+    return Tally(attack.name, attempts, attempts - failed, failed, seconds, reasons)
 
 
 def run_attacks(
@@ -96,8 +92,7 @@ def _slug(name: str) -> str:
 
 def format_tally(tally: Tally) -> Iterator[str]:
     """Yield the table row of an attack, then a line for each reason why an attempt failed."""
-    skipped = f" (skipped: {tally.skipped})" if tally.skipped else ""
-    cells = [f"{tally.name}{skipped}".replace("|", "\\|"), *(f"{n:,}" for n in tally[1:4])]
+    cells = [tally.name.replace("|", "\\|"), *(f"{n:,}" for n in tally[1:4])]
     yield f"| {' | '.join(cells)} | {tally.seconds:.0f} |"
     for reason in tally.reasons[:_SHOWN_REASONS]:
         yield "    " + textwrap.shorten(reason, _REASON_LENGTH, placeholder=" …")

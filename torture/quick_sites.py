@@ -1,18 +1,35 @@
-"""Sites in this process that train nothing, so that an attack can run thousands of times."""
+"""Sites that train nothing, so that an attack can run thousands of times, and images for others."""
 
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import torch
 
+from fedwca.data.augment import DIGITS
+from fedwca.data.types import Benchmark, Domain
 from fedwca.engines.base import Evaluation
 from fedwca.engines.codec import Tensors, pack, unpack
 from fedwca.engines.flower.messages import Reply, Request
 from fedwca.methods import Method, Record
 from fedwca.models import DomainModel, build_model
+from tests.support.sites import write_images
 from tests.support.wrong_replies import Program
 
 SITES = ["bay", "fen", "hill", "lake", "mill", "moor", "peak", "weir"]
 CLASSES = ("bar", "post", "square")
+
+
+def write_noise(folder: Path, sites: list[str], side: int) -> list[str]:
+    """Write images without content, 16 to train and 8 to test for each site; return the sites."""
+    rng = np.random.default_rng(0)
+
+    def drawn() -> Domain:
+        pixels = rng.integers(0, 256, (24, side, side, 3), dtype=np.uint8)
+        return Domain(pixels, np.arange(24) % len(CLASSES))
+
+    noise = Benchmark("noise", CLASSES, {site: drawn() for site in sites}, DIGITS)
+    return write_images(folder, noise, count=16, test=8)
 
 
 def new_model() -> DomainModel:

@@ -32,22 +32,21 @@ import numpy as np
 import torch
 
 from fedwca.core.params import clone
-from fedwca.data.augment import DIGITS
-from fedwca.data.types import Benchmark, Domain
 from fedwca.engines.flower import site_registry
 from fedwca.engines.flower.engine import Rules
 from fedwca.engines.simulator.simulator import Simulator
 from fedwca.experiments.rounds import federate
 from fedwca.experiments.store import Checkpoint, RunFolder
 from fedwca.models import DomainModel, build_model
-from tests.support.sites import engine_for, run_rounds, settings, site_program, write_images
+from tests.support.sites import engine_for, run_rounds, settings, site_program
 from torture.attack import Attack, AttackFailedError, check
 from torture.faulty_grid import FaultyGrid
 from torture.load import create_clients
 from torture.memory import Usage, current_usage, run_module
+from torture.quick_sites import CLASSES, write_noise
 
 MAX_GROWTH = 8.0  # MiB of memory over the second half, by a fitted line
-CLASSES, SIDE = ("bar", "post", "square"), 16
+SIDE = 16
 RULES = Rules(least_sites=1, start_seconds=0.2, round_seconds=2.0, return_seconds=0.2)
 
 
@@ -141,15 +140,8 @@ class Deployment:
     """Runs one engine all the time, with sites in this process and random faults."""
 
     def __init__(self, folder: Path, faults: "Counter[str]", chance: random.Random) -> None:
-        rng, self._faults = np.random.default_rng(0), faults
-
-        def drawn() -> Domain:
-            pixels = rng.integers(0, 256, (24, SIDE, SIDE, 3), dtype=np.uint8)
-            return Domain(pixels, np.arange(24) % len(CLASSES))
-
-        names = ("clean", "dim", "noisy", "bright")
-        noise = Benchmark("noise", CLASSES, {name: drawn() for name in names}, DIGITS)
-        sites = write_images(folder, noise, count=16, test=8)
+        self._faults = faults
+        sites = write_noise(folder, ["dim", "noisy", "bright"], SIDE)
         programs = {site: site_program(folder, site, folder / "home") for site in sites}
         self._grid = FaultyGrid(programs, "dim", chance, faults)
         self._model, self._experiment = source_model(), settings("fedwca", rounds=4)

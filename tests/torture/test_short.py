@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from torture.__main__ import ATTACKS, Tally, format_tally, run_attack
-from torture.attack import Attack, AttackSkippedError, check
+from torture.attack import Attack, check
 
 
 @pytest.mark.parametrize("attack", [a for a in ATTACKS if a.short_times], ids=lambda a: a.name)
@@ -32,15 +32,6 @@ def test_an_attack_that_does_nothing_has_failed(tmp_path: Path) -> None:
         Attack("late", lambda folder, number: 0, times=2), tmp_path / "attack", range(2)
     )
     assert (tally.attempts, tally.passed, tally.failed) == (1, 0, 1)
-
-
-def test_a_skipped_attack_has_a_reason_and_has_not_failed(tmp_path: Path) -> None:
-    def attempt(folder: Path, number: int) -> int:
-        raise AttackSkippedError("there is no such disk")
-
-    tally = run_attack(Attack("odd", attempt, times=2), tmp_path / "attack", range(2))
-    assert (tally.attempts, tally.passed, tally.failed) == (0, 0, 0)
-    assert list(format_tally(tally)) == ["| odd (skipped: there is no such disk) | 0 | 0 | 0 | 0 |"]
 
 
 def test_the_short_form_has_its_own_attempt(tmp_path: Path) -> None:
