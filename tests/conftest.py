@@ -1,5 +1,6 @@
 """A tiny problem that every test can afford: three domains of three shapes, 16 × 16 pixels."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,14 +69,7 @@ def _trained_source(tiny_benchmark: Benchmark) -> DomainModel:
 @pytest.fixture
 def new_model(_trained_source: DomainModel) -> Callable[[], DomainModel]:
     """Makes fresh copies of the tiny source model."""
-
-    def copy() -> DomainModel:
-        model = build_model("lenet", len(CLASSES), image_size=SIDE, bottleneck=16)
-        model.load_state_dict(_trained_source.state_dict())
-        model.freeze_classifier()
-        return model.eval()
-
-    return copy
+    return lambda: copy.deepcopy(_trained_source)
 
 
 @pytest.fixture(scope="session")

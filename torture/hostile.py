@@ -20,6 +20,7 @@ from fedwca.engines.codec import pack, save_records
 from fedwca.engines.flower.messages import Reply, Request
 from fedwca.experiments.store import Checkpoint
 from fedwca.methods import Record
+from tests.support.federation import same
 from tests.support.sites import FakeGrid, RunLog, engine_for, run_rounds, settings
 from tests.support.superlink import SuperLink, reply_of
 from tests.support.wrong_replies import WRONG_REPLIES, Program, make_wrong_reply, record_of
@@ -61,17 +62,12 @@ def honest_sites(method: str) -> dict[str, Program]:
 
 def same_states(expected: list[Checkpoint], found: list[Checkpoint]) -> bool:
     """Return whether the models and values of all checkpoints are equal to the bit."""
-
-    def tensors(at: Checkpoint) -> dict[str, torch.Tensor]:
-        models = at.state.models.items()
-        parts = {f"{m} {n}": tensor for m, state in models for n, tensor in state.items()}
-        return {**parts, **at.state.values}
-
-    for one, other in zip(expected, found, strict=True):
-        a, b = tensors(one), tensors(other)
-        if a.keys() != b.keys() or not all(torch.equal(a[name], b[name]) for name in a):
-            return False
-    return True
+    return all(
+        one.state.models.keys() == other.state.models.keys()
+        and all(same(state, other.state.models[m]) for m, state in one.state.models.items())
+        and same(one.state.values, other.state.values)
+        for one, other in zip(expected, found, strict=True)
+    )
 
 
 Errors = dict[tuple[str, int], list[str]]  # by site and round, one for each try

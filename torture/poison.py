@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from fedwca._support.errors import UserError
 from fedwca.core.params import State, clone, flatten
@@ -33,28 +34,18 @@ from fedwca.methods import Client, Record
 from fedwca.models import DomainModel
 
 AGGREGATIONS = ["mean", "median", "trimmed_mean", "clipped"]
-Poison = Callable[[State, int], State]
+Poison = Callable[[Tensor, torch.Generator], Tensor]
+POISONS: dict[str, Poison] = {
+    "900 × the source": lambda tensor, rng: tensor * 900,
+    "- the source": lambda tensor, rng: -tensor,
+    "noise": lambda t, rng: 10 * t.abs().mean() * torch.randn(t.shape, generator=rng),
+}
 
 
-def scaled(source: State, round: int) -> State:
-    return _each(source, lambda tensor: tensor * 900)
-
-
-def flipped(source: State, round: int) -> State:
-    return _each(source, lambda tensor: -tensor)
-
-
-def noise(source: State, round: int) -> State:
-    rng = torch.Generator().manual_seed(round)
-    return _each(source, lambda t: 10 * t.abs().mean() * torch.randn(t.shape, generator=rng))
-
-
-POISONS: dict[str, Poison] = {"900 × the source": scaled, "- the source": flipped, "noise": noise}
-
-
-def _each(source: State, change: Callable[[torch.Tensor], torch.Tensor]) -> State:
+def poisoned(source: State, poison: Poison, round: int) -> State:
     """Change all numbers but counters; variances stay positive, or they would be rejected."""
-    changed = {n: change(t) if t.is_floating_point() else t for n, t in source.items()}
+    rng = torch.Generator().manual_seed(round)
+    changed = {n: poison(t, rng) if t.is_floating_point() else t for n, t in source.items()}
     return {n: t.abs() if n.endswith("running_var") else t for n, t in changed.items()}
 
 
@@ -72,12 +63,12 @@ class PoisonedSimulator(Simulator):
         if self.poison is None:
             del results[malicious]
         else:
-            local = self.poison(self.source, round)
+            local = poisoned(self.source, self.poison, round)
             reply = Record({"local": local}, adapted.reply.values)
             check_state("local", local, self.source)
             check_magnitude(reply, self.source)
-            poisoned = adapted._replace(reply=reply)
-            results[malicious] = results[malicious]._replace(adapted=poisoned)
+            sent = adapted._replace(reply=reply)
+            results[malicious] = results[malicious]._replace(adapted=sent)
         return done._replace(results=results)
 
 

@@ -34,7 +34,7 @@ def write_noise(folder: Path, sites: list[str], side: int) -> list[str]:
 
 def new_model() -> DomainModel:
     """Return the same model every time, whatever other threads draw from torch's generator."""
-    model = build_model("lenet", len(CLASSES), image_size=16, bottleneck=8)
+    model = build_model("lenet", len(CLASSES), image_size=16, bottleneck=16)
     rng = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():

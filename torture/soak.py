@@ -29,7 +29,6 @@ from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
-import torch
 
 from fedwca.core.params import clone
 from fedwca.engines.flower import site_registry
@@ -37,24 +36,15 @@ from fedwca.engines.flower.engine import Rules
 from fedwca.engines.simulator.simulator import Simulator
 from fedwca.experiments.rounds import federate
 from fedwca.experiments.store import Checkpoint, RunFolder
-from fedwca.models import DomainModel, build_model
 from tests.support.sites import engine_for, run_rounds, settings, site_program
 from torture.attack import Attack, AttackFailedError, check
 from torture.faulty_grid import FaultyGrid
 from torture.load import create_clients
 from torture.memory import Usage, current_usage, run_module
-from torture.quick_sites import CLASSES, write_noise
+from torture.quick_sites import CLASSES, new_model, write_noise
 
 MAX_GROWTH = 8.0  # MiB of memory over the second half, by a fitted line
-SIDE = 16
 RULES = Rules(least_sites=1, start_seconds=0.2, round_seconds=2.0, return_seconds=0.2)
-
-
-def source_model() -> DomainModel:
-    torch.manual_seed(0)
-    model = build_model("lenet", len(CLASSES), image_size=SIDE, bottleneck=16)
-    model.freeze_classifier()
-    return model.eval()
 
 
 class InterruptedRunError(Exception):
@@ -94,7 +84,7 @@ class Simulations:
     ) -> list[dict[str, Any]]:
         run = RunFolder.open(path, {}, {})
         run.clean()
-        model = source_model()
+        model = new_model()
         first = Checkpoint(0, self._method.init(clone(model.feature_state())), {}, {})
         start = run.load_checkpoint(1) or first
         check(start.rounds == done, f"resumed after {start.rounds} rounds, not {done}")
@@ -141,10 +131,10 @@ class Deployment:
 
     def __init__(self, folder: Path, faults: "Counter[str]", chance: random.Random) -> None:
         self._faults = faults
-        sites = write_noise(folder, ["dim", "noisy", "bright"], SIDE)
+        sites = write_noise(folder, ["dim", "noisy", "bright"], side=16)
         programs = {site: site_program(folder, site, folder / "home") for site in sites}
         self._grid = FaultyGrid(programs, "dim", chance, faults)
-        self._model, self._experiment = source_model(), settings("fedwca", rounds=4)
+        self._model, self._experiment = new_model(), settings("fedwca", rounds=4)
         expected = dict.fromkeys(sites, "")
         self._messages: SimpleQueue[logging.LogRecord] = SimpleQueue()
         logger = logging.getLogger("fedwca.engines.flower")

@@ -33,7 +33,8 @@ from fedwca.models import NetworkSpec
 from fedwca.privacy.settings import Privacy
 from tests.fuzz.configs import EVIL, KEYS, values
 from tests.fuzz.harness import Sandbox, fails_with, within_bounds
-from tests.fuzz.weights import changed_bytes, join_safetensors, numbers, split_safetensors
+from tests.fuzz.odd_files import changed_bytes
+from tests.fuzz.weights import join_safetensors, numbers, split_safetensors
 from tests.support.superlink import SuperLink, reply_of
 
 whole = st.integers(-(2**63), 2**63 - 1)

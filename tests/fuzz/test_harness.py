@@ -1,6 +1,8 @@
-"""The harness notices hangs, memory and changed files even if the code under test hides them."""
+"""The fuzzer notices hangs, memory and changed files even if the code under test hides them."""
 
 import contextlib
+import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +11,9 @@ from unittest import mock
 import pytest
 
 from fedwca._support.errors import UserError
+from fedwca.engines.flower.messages import Request
 from tests.fuzz.harness import Sandbox, fails_with, within_bounds
+from tests.fuzz.messages import OUTSIDE, a_request, plan, sent
 
 MANY = 2 << 30  # bytes
 
@@ -80,3 +84,12 @@ def test_changed_files_outside_the_commands_own_folders_are_noticed(tmp_path: Pa
     link.unlink()
     link.symlink_to("two")
     assert place.listing() != before
+
+
+@pytest.mark.parametrize("run", OUTSIDE)
+def test_a_site_that_leaves_its_folder_is_noticed(run: str, tmp_path: Path) -> None:
+    request = Request("work", run, json.dumps(plan()), 0, "float32", sent(plan()))
+    a_request(Sandbox(tmp_path), request)
+    careless = mock.patch("fedwca.engines.flower.site_store._RUN_NAME", re.compile(".*"))
+    with careless, pytest.raises(AssertionError, match="leads out"):
+        a_request(Sandbox(tmp_path), request)

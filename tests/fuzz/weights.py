@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from fedwca.models import ModelDescription, build_model, save_model
 from tests.fuzz.harness import Sandbox
 from tests.fuzz.image_files import good_files
-from tests.fuzz.odd_files import put
+from tests.fuzz.odd_files import changed_bytes, put
 
 _SIZES = [0, 1, 7, 8, 2**16, 2**31 - 1, 2**31, 2**32, 2**40, 2**63 - 1, 2**63, 2**64 - 1]
 numbers = st.sampled_from(_SIZES) | st.integers(-(2**70), 2**70)
@@ -64,26 +64,6 @@ def split_safetensors(content: bytes) -> tuple[dict[str, Any], bytes]:
     """Return the header and the body of a safetensors file."""
     end = 8 + struct.unpack("<Q", content[:8])[0]
     return json.loads(content[8:end]), content[end:]
-
-
-@st.composite
-def changed_bytes(draw: st.DrawFn, content: bytes, head: int = 2000) -> bytes:
-    """Return a file truncated or with some bytes changed, most near its start or its end."""
-    changed = bytearray(content)
-    for _ in range(draw(st.integers(1, 3))):
-        place = draw(st.integers(0, min(head, len(changed))) | st.integers(0, len(changed)))
-        place = draw(st.sampled_from([place, max(0, len(changed) - place)]))
-        match draw(st.sampled_from(["cut", "change", "insert", "remove"])):
-            case "cut":
-                del changed[place:]
-            case "change":
-                part = draw(st.binary(min_size=1, max_size=8))
-                changed[place : place + len(part)] = part
-            case "insert":
-                changed[place:place] = draw(st.binary(max_size=16))
-            case "remove":
-                del changed[place : place + draw(st.integers(1, 16))]
-    return bytes(changed)
 
 
 @st.composite

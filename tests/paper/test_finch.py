@@ -130,29 +130,29 @@ def test_nine_clients_of_three_domains_are_three_clusters_of_three(seed: int) ->
     assert first_neighbor_clusters(vectors).tolist() == TRUTH
 
 
-def clusters_in_single_precision(vectors: Tensor) -> list[int]:
-    """What the official code does: cast to float32, then 1 - cos."""
-    unit = torch.nn.functional.normalize(vectors.float(), dim=1)
-    away = 1 - unit @ unit.T
-    away.fill_diagonal_(torch.inf)
+def clusters_by_cosines(vectors: Tensor) -> list[int]:
+    """What the official code does, in single precision: 1 - cos."""
+    unit = torch.nn.functional.normalize(vectors, dim=1)
+    away = (1 - unit @ unit.T).fill_diagonal_(torch.inf)
     return brute_clusters(away.argmin(dim=1).tolist())
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_clients_a_ten_thousandth_apart_need_double_precision(seed: int) -> None:
-    # 1 - cos ≈ ½·(1e-4)² = 5e-9 across domains; float32 counts in steps of 6e-8 below 1.
-    vectors = domains(3, 3, deviation=1e-4, seed=seed).float()  # as models store them
-    assert clusters_in_single_precision(vectors) != TRUTH
-    assert first_neighbor_clusters(vectors).tolist() == TRUTH
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_clients_a_billionth_apart_need_differences(seed: int) -> None:
-    # 1 - cos ≈ ½·(1e-9)² = 5e-19, where float64 counts in steps of 1e-16 below 1.
-    vectors = domains(3, 3, deviation=1e-9, seed=seed)
-    unit = torch.nn.functional.normalize(vectors, dim=1)
-    away = (1 - unit @ unit.T).fill_diagonal_(torch.inf)
-    assert brute_clusters(away.argmin(dim=1).tolist()) != TRUTH
+@pytest.mark.parametrize(
+    ("deviation", "dtype"),
+    [
+        # 1 - cos ≈ ½·(1e-4)² = 5e-9 across domains; float32, in which models are stored, counts in
+        # steps of 6e-8 below 1.
+        (1e-4, torch.float32),
+        # 1 - cos ≈ ½·(1e-9)² = 5e-19, where float64 counts in steps of 1e-16 below 1.
+        (1e-9, torch.float64),
+    ],
+)
+def test_clients_close_together_need_differences_in_double_precision(
+    seed: int, deviation: float, dtype: torch.dtype
+) -> None:
+    vectors = domains(3, 3, deviation=deviation, seed=seed).to(dtype)
+    assert clusters_by_cosines(vectors) != TRUTH
     assert first_neighbor_clusters(vectors).tolist() == TRUTH
 
 
@@ -185,16 +185,13 @@ def test_more_clients_than_one_block_are_clustered_as_by_a_plain_loop() -> None:
     assert first_neighbor_clusters(vectors).tolist() == brute_clusters(expected)
 
 
-def test_the_nearest_row_is_nearest_by_angle() -> None:
+@pytest.mark.parametrize(
+    ("vector", "nearest"), [([1.0, 0.0], 0), ([-0.1, 5.0], 1), ([-9.0, 0.1], 2)]
+)
+def test_the_nearest_row_is_the_first_nearest_by_angle(vector: list[float], nearest: int) -> None:
     rows = torch.tensor([[100.0, 1.0], [0.0, 1.0], [-1.0, 0.0]])
-    assert nearest_row(torch.tensor([1.0, 0.0]), rows) == 0
-    assert nearest_row(torch.tensor([-0.1, 5.0]), rows) == 1
-    assert nearest_row(torch.tensor([-9.0, 0.1]), rows) == 2
-
-
-def test_the_nearest_of_equal_rows_is_the_first() -> None:
-    rows = torch.tensor([[0.0, 1.0], [1.0, 2.0], [1.0, 2.0]])
-    assert nearest_row(torch.tensor([1.0, 2.0]), rows) == 1
+    assert nearest_row(torch.tensor(vector), rows) == nearest
+    assert nearest_row(torch.tensor(vector), rows.repeat(2, 1)) == nearest
 
 
 def test_a_client_finds_its_domain_a_ten_thousandth_away() -> None:
