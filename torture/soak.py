@@ -37,7 +37,7 @@ from fedwca.engines.simulator.simulator import Simulator
 from fedwca.experiments.rounds import federate
 from fedwca.experiments.store import Checkpoint, RunFolder
 from tests.support.sites import engine_for, run_rounds, settings, site_program
-from torture.attack import Attack, AttackFailedError, check
+from torture.attack import Attack, check
 from torture.faulty_grid import FaultyGrid
 from torture.load import create_clients
 from torture.memory import Usage, current_usage, run_module
@@ -215,7 +215,6 @@ def check_flat(facts: dict[str, Any]) -> None:
 
 def attempt(folder: Path, number: int) -> int:
     facts = run_module("torture.soak", "--minutes", 3, "--seed", number, timeout=1200)
-    check_flat(facts)
     return int(sum(facts["faults"].values()))
 
 
@@ -226,20 +225,15 @@ ATTACKS = [
 ]
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     facts = soak(options.minutes, options.seed)
     print(json.dumps(facts))
-    try:
-        check_flat(facts)
-    except AttackFailedError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+    check_flat(facts)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

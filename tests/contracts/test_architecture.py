@@ -56,16 +56,10 @@ def within(name: str, rooms: set[str]) -> bool:
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_a_module_imports_from_its_own_room_and_those_below(path: Path) -> None:
-    room = name_of(path).split(".")[1]
-    known = {name for name in imports(path) if name.startswith("fedwca.")}
-    foreign = {n for n in known if not within(n, {*ALLOWED[room], room, "_support"})}
-    assert foreign == set()
-
-
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_engines_know_no_concrete_method_and_reports_no_torch(path: Path) -> None:
     used, room = imports(path), name_of(path).split(".")[1]
-    if room == "engines":
+    known = {name for name in used if name.startswith("fedwca.")}
+    assert {n for n in known if not within(n, {*ALLOWED[room], room, "_support"})} == set()
+    if room == "engines":  # engines know no concrete method
         assert not used & {kind.__module__ for kind in METHODS.values()}
     if room == "report" or name_of(path) == "fedwca.experiments.run_schema":
         assert "torch" not in {name.split(".")[0] for name in used}

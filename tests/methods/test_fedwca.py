@@ -1,6 +1,7 @@
 """FedWCA's parts: clustering, switches, newcomers."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from fedwca.methods import Client, Record, Training
 from fedwca.methods.clustered import client_style, cluster_clients, nearest_cluster
 from fedwca.methods.fedwca import FedWCA
 from fedwca.methods.inference import Outputs
+from fedwca.methods.training import Targets
 from tests.support.drawn import rng
 from tests.support.federation import TinyProblem, same
 
@@ -40,25 +42,20 @@ FOUR = {
 }
 
 
-def labels(**arguments: object) -> list[int]:
-    found = cluster_clients(replies=FOUR, origin=None, **arguments)
-    return [found[f"k{k}"] for k in range(4)]
-
-
-def test_finch_looks_at_the_chosen_layer() -> None:
-    assert labels(clustering="finch", layer=1) == [0, 0, 1, 1]
-    assert labels(clustering="finch", layer=2) == [0, 1, 0, 1]
-
-
-def test_true_clusters_follow_the_domains() -> None:
-    assert labels(clustering="domain", layer=1) == [0, 1, 0, 2]
+@pytest.mark.parametrize(
+    ("clustering", "layer", "expected"),
+    [("finch", 1, [0, 0, 1, 1]), ("finch", 2, [0, 1, 0, 1]), ("domain", 1, [0, 1, 0, 2])],
+)
+def test_clusters_follow_the_chosen_layer_or_the_domains(
+    clustering: str, layer: int, expected: list[int]
+) -> None:
+    assert list(cluster_clients(clustering, FOUR, layer, None).values()) == expected
 
 
 def test_finch_on_updates_subtracts_the_origin() -> None:
     origin = state_with([1.0, 1.0], [0.0, 0.0])
     # updates in layer 1: (0,-1), (0,-.9), (-1,0), (-.9,0): the same pairs
-    found = cluster_clients("finch", FOUR, 1, origin)
-    assert list(found.values()) == [0, 0, 1, 1]
+    assert list(cluster_clients("finch", FOUR, 1, origin).values()) == [0, 0, 1, 1]
 
 
 def test_all_takes_every_weight_but_no_counter() -> None:
@@ -103,8 +100,7 @@ def test_a_newcomer_joins_the_nearest_cluster_and_nobody_moves(tiny: TinyProblem
     sent = log.messages[1][Client(late.name, late.domain)]
     assert set(sent.models) == {"source"}
     server = log.lines[2]["server"]
-    others = [c.name for c in tiny.clients if c.name != late.name]
-    assert [server[f"cluster_of/{n}"] for n in others] == [0, 1, 1]
+    assert [server[f"cluster_of/{c.name}"] for c in tiny.clients if c is not late] == [0, 1, 1]
     local = log.replies[1][Client(late.name, late.domain)].reply.models["local"]
     models = [log.states[1].models[f"cluster/{c}"] for c in range(2)]
     assert server[f"cluster_of/{late.name}"] == nearest_cluster(local, models, 1, None)
@@ -126,20 +122,20 @@ def test_a_cluster_from_which_nobody_replies_keeps_its_model(tiny: TinyProblem) 
     assert same(after.models["cluster/0"], moved)
 
 
-def outputs(rows: list[list[float]], classes: int = 2) -> Outputs:
-    features = torch.tensor(rows)
-    return Outputs(features, 10 * features[:, :classes])
+def outputs(rows: list[list[float]]) -> Outputs:
+    return Outputs(torch.tensor(rows), 10 * torch.tensor(rows))
 
 
 NEAR = outputs([[1.0, 0.0], [0.9, 0.1], [0.1, 0.9], [0.0, 1.0]])
 SWAPPED = outputs([[1.0, 0.0], [0.1, 0.9], [0.1, 0.9], [0.0, 1.0]])  # differs on sample 1
 
 
-def targets_of(**fields: object) -> tuple[object, dict[str, object]]:
-    method = FedWCA(TRAINING, **fields)
-    health: dict[str, object] = {}
-    cluster = method._label_by_prototypes(SWAPPED) if method.two_models else None
-    return method._label(NEAR, cluster, rng(), health), health
+def targets_of(
+    init: Outputs = NEAR, other: Outputs = SWAPPED, **fields: Any
+) -> tuple[Targets, dict[str, Any]]:
+    method, health = FedWCA(TRAINING, **fields), dict[str, Any]()
+    cluster = method._label_by_prototypes(other) if method.two_models else None
+    return method._label(init, cluster, rng(), health), health
 
 
 def test_a_mismatched_image_is_mixed_with_a_matched_one_of_its_label() -> None:
@@ -159,12 +155,9 @@ def test_the_rule_decides_whose_label_stands() -> None:
 
 @pytest.mark.parametrize(("no_partner", "used"), [("skip", False), ("keep", True)])
 def test_an_image_without_partner_is_skipped_or_kept(no_partner: str, used: bool) -> None:
-    method = FedWCA(TRAINING, label_rule="init", no_partner=no_partner)
     lonely = outputs([[1.0, 0.0], [0.0, 1.0], [0.1, 0.9]])
     all_one = outputs([[0.0, 1.0], [0.0, 1.0], [0.1, 0.9]])
-    health: dict[str, object] = {}
-    cluster = method._label_by_prototypes(all_one)
-    targets = method._label(lonely, cluster, rng(), health)
+    targets, health = targets_of(lonely, all_one, label_rule="init", no_partner=no_partner)
     assert targets.partner.tolist() == [-1, -1, -1]
     assert targets.used.tolist() == [used, True, True]
     assert health["without_partner"] == 1

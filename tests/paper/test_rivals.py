@@ -59,40 +59,32 @@ ALL_OFF = FedWCAPlus(
 )
 
 
+EQUAL = [
+    (FedProx(TRAINING, mu=0.0), FedAvg(TRAINING)),
+    (FedAMP(TRAINING, attraction=0.0, pull=0.0), LOCAL),
+    (IFCA(TRAINING, clusters=1), FedAvg(TRAINING)),
+    (LADDPlus(TRAINING, clustering="domain"), ONE_HOT),
+    (FedSCAl(TRAINING, client_weight=0.0, server_weight=0.0), FedAvg(TRAINING)),
+    (ALL_OFF, FedWCA(TRAINING, temperature_a=0.1)),
+    (FedPCL(STILL), SourceOnly(STILL)),
+]
+OTHERS = [
+    (FedProx(TRAINING, mu=1.0), FedAvg(TRAINING)),
+    (FedAMP(TRAINING), LOCAL),
+    (FedSCAl(TRAINING), FedAvg(TRAINING)),
+]
+
+
 @pytest.mark.parametrize(
-    ("method", "other"),
-    [
-        (FedProx(TRAINING, mu=0.0), FedAvg(TRAINING)),
-        (FedAMP(TRAINING, attraction=0.0, pull=0.0), LOCAL),
-        (IFCA(TRAINING, clusters=1), FedAvg(TRAINING)),
-        (LADDPlus(TRAINING, clustering="domain"), ONE_HOT),
-        (FedSCAl(TRAINING, client_weight=0.0, server_weight=0.0), FedAvg(TRAINING)),
-        (ALL_OFF, FedWCA(TRAINING, temperature_a=0.1)),
-        (FedPCL(STILL), SourceOnly(STILL)),
-    ],
-    ids=lambda method: type(method).__name__,
+    ("method", "other", "equal"),
+    [*((*pair, True) for pair in EQUAL), *((*pair, False) for pair in OTHERS)],
+    ids=lambda value: str(value) if isinstance(value, bool) else type(value).__name__,
 )
 def test_a_method_without_its_own_part_is_another(
-    tiny: TinyProblem, method: Method, other: Method
+    tiny: TinyProblem, method: Method, other: Method, equal: bool
 ) -> None:
     left, right = tiny.finals(method), tiny.finals(other)
-    assert all(same(left[name], right[name]) for name in left)
-
-
-@pytest.mark.parametrize(
-    ("method", "other"),
-    [
-        (FedProx(TRAINING, mu=1.0), FedAvg(TRAINING)),
-        (FedAMP(TRAINING), LOCAL),
-        (FedSCAl(TRAINING), FedAvg(TRAINING)),
-    ],
-    ids=lambda method: type(method).__name__,
-)
-def test_a_method_with_its_own_part_is_not(
-    tiny: TinyProblem, method: Method, other: Method
-) -> None:
-    left, right = tiny.finals(method), tiny.finals(other)
-    assert not all(same(left[name], right[name]) for name in left)
+    assert all(same(left[name], right[name]) for name in left) == equal
 
 
 def a_step(model: DomainModel, tiny: TinyProblem) -> Step:
