@@ -77,17 +77,14 @@ def run_attacks(
 
     def run(attack: Attack) -> Tally:
         times = attack.short_times if short else attack.times
-        return run_attack(attack, folder / _slug(attack.name), range(seed, seed + times), short)
+        name = "".join(c if c.isalnum() else "-" for c in attack.name)
+        return run_attack(attack, folder / name, range(seed, seed + times), short)
 
     with ThreadPoolExecutor(jobs) as pool:
         yield from pool.map(run, (attack for attack in attacks if not attack.alone))
     for attack in attacks:
         if attack.alone:
             yield run(attack)
-
-
-def _slug(name: str) -> str:
-    return "".join(c if c.isalnum() else "-" for c in name)
 
 
 def format_tally(tally: Tally) -> Iterator[str]:
