@@ -19,13 +19,7 @@ from fedwca.core.finch import first_neighbor_clusters
 from fedwca.core.params import State, clone, conv_layers, distance, flatten, mix
 from fedwca.core.pseudo_label import mixup_partners, prototype_labels, reconcile
 from fedwca.core.snd import soft_neighborhood_density
-from fedwca.core.weights import (
-    alignment,
-    benefit,
-    cluster_weights,
-    soft_mixture,
-    softmax_weights,
-)
+from fedwca.core.weights import alignment, benefit, cluster_weights, soft_mixture, softmax_weights
 from fedwca.data import ClientData, default_cache
 from fedwca.engines.client_runtime import seed_generator
 from fedwca.experiments.final_models import load_experiment, load_source_model

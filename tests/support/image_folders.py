@@ -51,7 +51,7 @@ def put_domains(root: Path, domains: Iterable[str], classes: Iterable[str], coun
 
 def request_for(path: Path | None, **rest: object) -> DataRequest:
     """Return a request for loaders, which need no cache."""
-    return DataRequest(path, Path("no-cache"), **rest)  # type: ignore[arg-type]
+    return DataRequest(path, Path("no-cache"), **rest)
 
 
 def decoded(domain: RawDomain, size: int = 8) -> list[DecodedImage | BrokenImage]:
