@@ -13,7 +13,7 @@ from scipy.stats import norm
 from fedwca._support.errors import UserError
 from fedwca.experiments.config import resolve
 from fedwca.privacy.accounting import compute_epsilon, compute_guarantee
-from fedwca.privacy.settings import Privacy
+from fedwca.privacy.mechanism import Privacy
 from fedwca.report.runs import read_run
 
 

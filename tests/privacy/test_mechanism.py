@@ -14,8 +14,7 @@ from fedwca.methods import Adaptation, Record, Training
 from fedwca.methods.fedamp import FedAMP
 from fedwca.methods.fedavg import FedAvg
 from fedwca.models import DomainModel
-from fedwca.privacy.mechanism import draw_from_seed, privatize
-from fedwca.privacy.settings import Privacy
+from fedwca.privacy.mechanism import Privacy, draw_from_seed, privatize
 from tests.support.federation import same
 
 NewModel = Callable[[], DomainModel]

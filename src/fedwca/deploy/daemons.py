@@ -4,8 +4,8 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from fedwca.deploy.processes import (
     find_free_port,
     flower_environment,
     is_listening,
-    run_command,
+    run_flwr,
     supervise,
 )
 
@@ -50,7 +50,7 @@ _REFUSALS = {
 def run_server(server: ServerSettings) -> None:
     """Run the SuperLink and register the keys of sites, until SIGTERM or Ctrl-C."""
     check_flower()
-    with _only_process(server.folder, "the server"):
+    with _lock(server.folder, "the server"):
         if is_listening(server.local_host, server.port):
             raise UserError(
                 f"port {server.port} is in use; if this server is running already, stop it first"
@@ -80,7 +80,7 @@ def run_site(site: SiteSettings, local_settings: dict[str, Any]) -> None:
         local_settings: what stays at the site (folders of images, device), for the ClientApp.
     """
     check_flower()
-    with _only_process(site.folder, f"site {site.site}"):
+    with _lock(site.folder, f"site {site.site}"):
         write_json(site.folder / "local.json", local_settings)
         logger.info("site %s: connecting to %s:%d", site.site, site.address, site.port)
         log = LogReader(site.folder / "supernode.log")
@@ -94,25 +94,16 @@ def run_site(site: SiteSettings, local_settings: dict[str, Any]) -> None:
 
 def read_local_settings(folder: Path) -> dict[str, Any]:
     """Return the local settings that `run_site` wrote to the site's folder."""
-    try:
-        settings: dict[str, Any] = read_json(folder / "local.json")
-    except (OSError, ValueError):
-        raise UserError(f"{folder} was not started by `fedwca deploy client`") from None
+    settings: dict[str, Any] = read_json(folder / "local.json")
     return settings
 
 
-@contextmanager
-def _only_process(folder: Path, name: str) -> Iterator[None]:
-    """Hold the lock of a folder, so that no second process works with its files."""
-    lock = FileLock(folder / ".up", timeout=0)
+def _lock(folder: Path, name: str) -> AbstractContextManager[object]:
+    """Lock a folder until the `with` block ends, so that no second process works with its files."""
     try:
-        lock.acquire()
+        return FileLock(folder / ".up", timeout=0).acquire()
     except Timeout:
         raise UserError(f"{name} is already running from {folder}; stop it first") from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _supervise(
@@ -123,7 +114,8 @@ def _supervise(
     poll: Callable[[], None],
 ) -> None:
     settings.flower_home.mkdir(parents=True, exist_ok=True)
-    environment = flower_environment(settings.flower_home, {folder_variable: str(settings.folder)})
+    environment = flower_environment(settings.flower_home)
+    environment[folder_variable] = str(settings.folder)
     try:
         supervise(make_command, settings.folder / log_name, environment, poll)
     except StoppedError:
@@ -211,12 +203,10 @@ class _KeyRegistration:
     def _register(self, site: str) -> None:
         if not self._server.plaintext:
             key = str(self._server.folder / "keys" / f"{site}.pub")
-            done = run_command(
-                self._server.flower_home, "flwr", "supernode", "register", key, CONNECTION
-            )
-            output = " ".join((done.stdout + done.stderr).split())
-            if done.returncode and "already in use" not in output:
-                logger.warning("site %s could not be registered, retrying: %s", site, output[-300:])
+            home = self._server.flower_home
+            problem = run_flwr(home, "supernode", "register", key, CONNECTION)
+            if problem and "already in use" not in problem:
+                logger.warning("site %s could not be registered, retrying: %s", site, problem)
                 return
         self._registered.add(site)
         logger.info("site %s may connect", site)

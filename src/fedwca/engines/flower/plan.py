@@ -13,7 +13,7 @@ from fedwca.engines.codec import Wire, WireError
 from fedwca.methods import Method, build_method
 from fedwca.models import DomainModel, ModelDescription, NetworkSpec
 from fedwca.models.domain_model import MAX_WEIGHTS
-from fedwca.privacy.settings import Privacy
+from fedwca.privacy.mechanism import Privacy
 
 __all__ = ["Plan", "Task", "create_task", "parse_plan"]
 

@@ -13,7 +13,7 @@ from fedwca.engines.simulator.transfer import ModelFiles, RecentStates, files_of
 from fedwca.engines.simulator.worker_pool import WorkerPool
 from fedwca.methods.base import Adaptation, Client, Method, Record
 from fedwca.models import DomainModel
-from fedwca.privacy.settings import Privacy
+from fedwca.privacy.mechanism import Privacy
 
 __all__ = ["Simulator"]
 
