@@ -56,20 +56,8 @@ def run_server(server: ServerSettings) -> None:
                 f"port {server.port} is in use; if this server is running already, stop it first"
             )
         _write_flower_config(server)
-        registration = _KeyRegistration(server)
-        log = LogReader(server.folder / "superlink.log")
-
-        def make_command() -> list[str]:
-            registration.reset()
-            return _superlink_command(server)
-
-        def poll() -> None:
-            registration.poll()
-            lines = log.read_new_lines()
-            if lines and registration.complete():  # until then, refusals are normal
-                _log_refusals(lines)
-
-        _supervise(server, "superlink.log", SERVER_FOLDER, make_command, poll)
+        superlink = _SuperLink(server)
+        _supervise(server, "superlink.log", SERVER_FOLDER, superlink.make_command, superlink.poll)
 
 
 def run_site(site: SiteSettings, local_settings: dict[str, Any]) -> None:
@@ -122,18 +110,6 @@ def _supervise(
         logger.info("stopped")
 
 
-def _superlink_command(server: ServerSettings) -> list[str]:
-    command = [sys.executable, "-m", "fedwca.deploy.superlink"]
-    command += ["--host", server.listen, "--port", str(server.port)]
-    command.append("--disable-runtime-dependency-installation")
-    if server.plaintext:
-        return [*command, "--insecure"]
-    command += ["--ssl-ca-certfile", str(server.folder / "ca.crt")]
-    command += ["--ssl-certfile", str(server.folder / "server.crt")]
-    command += ["--ssl-keyfile", str(server.folder / "server.key")]
-    return [*command, "--enable-supernode-auth"]
-
-
 def _supernode_command(site: SiteSettings) -> list[str]:
     command = [sys.executable, "-m", "fedwca.deploy.supernode"]
     command += ["--superlink", f"{site.address}:{site.port}"]
@@ -159,37 +135,48 @@ def _write_flower_config(server: ServerSettings) -> None:
     write_atomically(server.flower_home / "config.toml", text.encode())
 
 
-def _log_refusals(lines: list[str]) -> None:
-    for line in lines:
-        for mark, message in _REFUSALS.items():
-            if mark in line:
-                logger.warning(message)
-
-
-class _KeyRegistration:
-    """Registers the keys of sites with the SuperLink, including those of sites added later."""
+class _SuperLink:
+    """A server's SuperLink: its command, and what to do while it runs."""
 
     def __init__(self, server: ServerSettings) -> None:
         self._server = server
-        self._registered: set[str] = set()
-        self._next_poll = 0.0
+        self._log = LogReader(server.folder / "superlink.log")
+        self._registered: set[str] = set()  # sites whose keys it knows
+        self._next_check = 0.0
 
-    def reset(self) -> None:
-        """Forget all registrations: a new SuperLink has none."""
+    def make_command(self) -> list[str]:
+        """Return the command to start it; a new SuperLink knows no keys."""
         self._registered.clear()
-
-    def complete(self) -> bool:
-        """Return whether every site is registered."""
-        return self._registered.issuperset(self._sites())
+        server = self._server
+        command = [sys.executable, "-m", "fedwca.deploy.superlink"]
+        command += ["--host", server.listen, "--port", str(server.port)]
+        command.append("--disable-runtime-dependency-installation")
+        if server.plaintext:
+            return [*command, "--insecure"]
+        command += ["--ssl-ca-certfile", str(server.folder / "ca.crt")]
+        command += ["--ssl-certfile", str(server.folder / "server.crt")]
+        command += ["--ssl-keyfile", str(server.folder / "server.key")]
+        return [*command, "--enable-supernode-auth"]
 
     def poll(self) -> None:
-        """Register the sites that are not, if the SuperLink is up and some time has passed."""
+        """Register the keys of sites, including those added later, and log refused nodes."""
+        if time.monotonic() > self._next_check:
+            self._register_sites()
+        lines = self._log.read_new_lines()
+        if not self._registered.issuperset(self._sites()):
+            return  # until then, refusals are normal
+        for line in lines:
+            for mark, message in _REFUSALS.items():
+                if mark in line:
+                    logger.warning(message)
+
+    def _register_sites(self) -> None:
         server = self._server
-        if time.monotonic() < self._next_poll or not is_listening(server.local_host, server.port):
+        if not is_listening(server.local_host, server.port):
             return
         if not self._registered:
             logger.info("server listening on port %d", server.port)
-        self._next_poll = time.monotonic() + _REGISTER_INTERVAL
+        self._next_check = time.monotonic() + _REGISTER_INTERVAL
         for site in self._sites():
             if site not in self._registered:
                 self._register(site)

@@ -105,11 +105,9 @@ class Simulator:
 
     def close(self) -> None:
         """Stop the workers and remove the files."""
-        try:
-            if self._pool is not None:
-                self._pool.stop()
-        finally:  # also if Ctrl-C interrupts the stop
-            self._files.remove_folder()
+        if self._pool is not None:
+            self._pool.stop()
+        self._files.remove_folder()
 
 
 class _StoredJob(NamedTuple):

@@ -76,10 +76,6 @@ class WorkerPool(Generic[J, R]):
             raise
         return results
 
-    def pids(self) -> list[int]:
-        """Return the process ids of the workers."""
-        return [worker.process.pid or 0 for worker in self._workers]
-
     def stop(self) -> None:
         """Kill all workers, whatever they are doing."""
         for worker in self._workers:
