@@ -130,7 +130,7 @@ class WorkerPool(Generic[J, R]):
             while len(self._workers) < count:
                 self._workers.append(thread.submit(_Worker).result())
         for worker in self._workers[running:]:
-            worker.send(self._program)  # returns once the process reads, so all are started before
+            worker.send(self._program)  # waits until the process reads, so all start before
 
 
 class _Worker:
