@@ -30,7 +30,7 @@ from fedwca.engines.flower.plan import Plan
 from fedwca.engines.flower.site import SiteConfig, handle_request
 from fedwca.methods.base import Client, Record
 from fedwca.models import NetworkSpec
-from fedwca.privacy.settings import Privacy
+from fedwca.privacy.mechanism import Privacy
 from tests.fuzz.configs import EVIL, KEYS, values
 from tests.fuzz.harness import Sandbox, fails_with, within_bounds
 from tests.fuzz.odd_files import changed_bytes

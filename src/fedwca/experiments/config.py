@@ -21,7 +21,7 @@ from fedwca.experiments.experiment import (
 )
 from fedwca.methods import METHODS, build_method, check_method_name
 from fedwca.privacy.accounting import check_disclosures
-from fedwca.privacy.settings import Privacy
+from fedwca.privacy.mechanism import Privacy
 
 __all__ = ["Experiment", "parse_override", "read_experiment", "resolve"]
 

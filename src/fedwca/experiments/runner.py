@@ -31,7 +31,7 @@ from fedwca.experiments.source import check_source, initialize_model, load_or_tr
 from fedwca.experiments.store import SOURCE_FILE, RunFolder
 from fedwca.models import DomainModel, read_class_names
 from fedwca.privacy.accounting import Guarantee, compute_guarantee
-from fedwca.privacy.settings import Privacy
+from fedwca.privacy.mechanism import Privacy
 
 __all__ = [
     "PreparedRun",

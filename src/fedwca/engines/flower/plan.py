@@ -14,7 +14,7 @@ from fedwca.engines.flower.messages import Kind, Request, describe_invalid
 from fedwca.methods import Method, build_method
 from fedwca.models import DomainModel, NetworkSpec
 from fedwca.models.domain_model import MAX_WEIGHTS
-from fedwca.privacy.settings import Privacy
+from fedwca.privacy.mechanism import Privacy
 
 __all__ = ["Plan", "Task", "classifier_state", "create_task", "parse_plan"]
 
