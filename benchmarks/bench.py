@@ -46,10 +46,6 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := [part for part in options.part if part not in PARTS]:
         parser.error(f"unknown part {unknown[0]!r}; choose from {', '.join(PARTS)}")
-    if options.repeats < 1:
-        parser.error("--repeats must be at least 1")
-    if not options.json.parent.is_dir():
-        parser.error(f"--json: folder {options.json.parent} does not exist")
     if (load := os.getloadavg()[0]) > 0.3:
         print(f"warning: the machine is busy (load {load:.1f}); wait until nothing else runs")
     keep_freed_memory()

@@ -92,13 +92,10 @@ def run_in_simulator(folder: Path, experiment: Experiment) -> list[float]:
 def run_in_process(folder: Path, experiment: Experiment) -> list[float]:
     model = new_model(experiment)
     programs = {n: site_program(folder, site, folder / "home") for n, site in enumerate(SITES)}
+    expected, rules = dict.fromkeys(SITES, ""), Rules(least_sites=len(SITES))
     engine, log = engine_for(
-        FakeGrid(programs),
-        experiment,
-        model,
-        CLASSES,
-        dict.fromkeys(SITES, ""),
-        rules=Rules(least_sites=len(SITES)),
+        *(FakeGrid(programs), experiment, model, CLASSES, expected),
+        rules=rules,
         transform=object_transform(32),
     )
     run_rounds(engine, experiment.method, clone(model.feature_state()), log)
@@ -147,15 +144,13 @@ def main() -> None:
             "in process": run_in_process(folder, experiment),
             "Flower": run_with_flower(folder, content),
         }
-    print(
-        f"{len(SITES)} sites, {options.backbone}, {megabytes:.1f} MB per model; seconds per round"
-    )
+    network = f"{options.backbone}, {megabytes:.1f} MB per model"
+    print(f"{len(SITES)} sites, {network}; seconds per round")
     for name, seconds in rounds.items():
         spread = f"{min(seconds):.3f} to {max(seconds):.3f}"
         print(f"  {name:10} {statistics.median(seconds):8.3f}   ({spread}, {len(seconds)} rounds)")
-    own_import = import_seconds("import fedwca.flower_app") - import_seconds(
-        "import flwr.app, torch"
-    )
+    others = import_seconds("import flwr.app, torch")
+    own_import = import_seconds("import fedwca.flower_app") - others
     median = {name: statistics.median(seconds) for name, seconds in rounds.items()}
     overhead = median["Flower"] - median["simulator"]
     work = median["in process"] - median["simulator"]

@@ -1,6 +1,6 @@
 """The same round on Flower's simulation engine: Ray runs the clients, each a `ClientRuntime`.
 
-    python benchmarks/flower_simulation.py FOLDER SIZES EPOCHS CPUS ROUNDS
+    python benchmarks/flower_simulation.py FOLDER SIZES CPUS ROUNDS
 
 prints the seconds of each round as JSON, and logs those of the start. A client's process keeps its
 model and data between messages, which is more than most Flower apps do; every round's message and
@@ -38,37 +38,37 @@ from fedwca.methods.fedavg import FedAvg
 
 
 @cache
-def site_of(folder: str, sizes: str, epochs: int, cpus: int) -> ClientRuntime:
+def site_of(folder: str, sizes: str, cpus: int) -> ClientRuntime:
     """Return the clients of a process, built once for all messages."""
     torch.set_num_threads(cpus)
     keep_freed_memory()  # as our workers do
     world = World(Path(folder))
     clients = {c.name: c for c in world.clients(json.loads(sizes))}
-    return ClientRuntime(world.model(), FedAvg(with_epochs(epochs)), clients, 0)
+    return ClientRuntime(world.model(), FedAvg(with_epochs(1)), clients, 0)
 
 
-def federation(folder: str, sizes: str, epochs: int, cpus: int, rounds: int) -> None:
+def federation(folder: str, sizes: str, cpus: int, rounds: int) -> None:
     client_app, server_app = ClientApp(), ServerApp()
     count = len(json.loads(sizes))
 
     @client_app.train()
     def train(message: Message, context: Context) -> Message:
-        site = site_of(folder, sizes, epochs, cpus)
+        site = site_of(folder, sizes, cpus)
         name = list(site.clients)[int(context.node_config["partition-id"])]
         content = RecordDict()
         if "arrays" in message.content:
-            state: State = dict(message.content["arrays"].to_torch_state_dict())  # type: ignore[union-attr]
-            round_ = int(message.content["config"]["round"])  # type: ignore[index,call-overload,arg-type]
+            state: State = dict(message.content["arrays"].to_torch_state_dict())
+            round_ = int(message.content["config"]["round"])
             order = Record({"global": state}, {"round": torch.tensor(round_)})
             adapted = site.adapt(name, round_, order, Record())
-            content["arrays"] = ArrayRecord(adapted.reply.models["local"])  # type: ignore[arg-type]
+            content["arrays"] = ArrayRecord(adapted.reply.models["local"])
             content["metrics"] = MetricRecord({"samples": int(adapted.reply.values["samples"])})
         return Message(content, reply_to=message)
 
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:
         started = time.perf_counter()
-        method = FedAvg(with_epochs(epochs))
+        method = FedAvg(with_epochs(1))
         state = method.init(World(Path(folder)).model().feature_state())
         while len(list(grid.get_node_ids())) < count:
             time.sleep(0.1)
@@ -88,16 +88,16 @@ def federation(folder: str, sizes: str, epochs: int, cpus: int, rounds: int) -> 
 
 def _round(grid: Grid, nodes: list[int], method: FedAvg, state: Record, number: int) -> Record:
     content = {
-        "arrays": ArrayRecord(state.models["global"]),  # type: ignore[arg-type]
+        "arrays": ArrayRecord(state.models["global"]),
         "config": ConfigRecord({"round": number}),
     }
-    sent = [Message(RecordDict(content), node, "train") for node in nodes]  # type: ignore[arg-type]
+    sent = [Message(RecordDict(content), node, "train") for node in nodes]
     replies: dict[Client, Record] = {}
     for reply in grid.send_and_receive(sent):
         if reply.has_error():
             raise RuntimeError(f"a client failed: {reply.error.reason}")
-        local = dict(reply.content["arrays"].to_torch_state_dict())  # type: ignore[union-attr]
-        samples = int(reply.content["metrics"]["samples"])  # type: ignore[index,call-overload,arg-type]
+        local = dict(reply.content["arrays"].to_torch_state_dict())
+        samples = int(reply.content["metrics"]["samples"])
         who = Client(str(reply.metadata.src_node_id))
         replies[who] = Record({"local": local}, {"samples": torch.tensor(samples)})
     return method.aggregate(state, replies)

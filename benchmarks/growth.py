@@ -31,6 +31,7 @@ from fedwca.experiments.store import Checkpoint
 from fedwca.methods.base import Method
 from fedwca.methods.fedwca import FedWCA
 from fedwca.methods.local import Local
+from fedwca.models import DomainModel
 
 IMAGES = 64  # of a client, where clients are counted
 LONG = 120.0  # seconds; what takes longer is measured once
@@ -46,9 +47,8 @@ def clients(folder: Path, repeats: int, quick: bool) -> list[Row]:
         found = _measured(what, sizes, folder, repeats)
         for size, facts in found.items():
             each = [took * count_cores() / size for took in facts["seconds"]]
-            rows.append(
-                row(f"{method}, {size} clients of {IMAGES}: a round", facts["seconds"], "s")
-            )
+            name = f"{method}, {size} clients of {IMAGES}: a round"
+            rows.append(row(name, facts["seconds"], "s"))
             rows.append(row("  seconds a client and core", each, "s"))
             rows.append(row("  peak memory, server", facts["server"], "MiB"))
             rows.append(row("  peak memory, largest worker", facts["worker"], "MiB"))
@@ -67,31 +67,23 @@ def _growth(found: Measured, part: str) -> Row:
 
 def clusters(folder: Path, repeats: int, quick: bool) -> list[Row]:
     """Measure a round with more clusters: C + 3 passes over each client's images."""
-    sizes = (2, 4) if quick else (2, 4, 8, 16)
-    found = _measured("clusters", sizes, folder, repeats)
-    return [
-        r
-        for size, facts in found.items()
-        for r in (
-            row(f"{size} clusters, 16 clients of 272 images: a round", facts["seconds"], "s"),
-            row("  peak memory, server", facts["server"], "MiB"),
-        )
-    ]
+    sizes, rows = (2, 4) if quick else (2, 4, 8, 16), list[Row]()
+    for size, facts in _measured("clusters", sizes, folder, repeats).items():
+        name = f"{size} clusters, 16 clients of 272 images: a round"
+        rows.append(row(name, facts["seconds"], "s"))
+        rows.append(row("  peak memory, server", facts["server"], "MiB"))
+    return rows
 
 
 def images(folder: Path, repeats: int, quick: bool) -> list[Row]:
     """Measure a round of FedWCA for one client with more images, in two clusters."""
-    sizes = (500, 2000) if quick else (500, 2000, 8000, 20000)
-    found = _measured("images", sizes, folder, repeats)
-    return [
-        r
-        for size, facts in found.items()
-        for r in (
-            row(f"a client of {size:,} images: its round", facts["seconds"], "s"),
-            row("  milliseconds an image", [1000 * s / size for s in facts["seconds"]], "ms"),
-            row("  memory beyond the program itself", facts["more"], "MiB"),
-        )
-    ]
+    sizes, rows = (500, 2000) if quick else (500, 2000, 8000, 20000), list[Row]()
+    for size, facts in _measured("images", sizes, folder, repeats).items():
+        each = [1000 * s / size for s in facts["seconds"]]
+        rows.append(row(f"a client of {size:,} images: its round", facts["seconds"], "s"))
+        rows.append(row("  milliseconds an image", each, "ms"))
+        rows.append(row("  memory beyond the program itself", facts["more"], "MiB"))
+    return rows
 
 
 def server(folder: Path, repeats: int, quick: bool) -> list[Row]:
@@ -130,15 +122,19 @@ def _measured(what: str, sizes: Sequence[int], folder: Path, repeats: int) -> Me
 def _federation(world: World, method: Method, clients: list[ClientData]) -> dict[str, float]:
     """Measure the second round, evaluation included; the first one clusters."""
     model = world.model()
+    memory_now()  # do not count the memory for writing images
+    with simulator(model, method, clients, count_cores()) as engine:
+        took = _last_round(model, method, engine)
+        worker = max(peak_memory(p.pid or 0) for p in multiprocessing.active_children())
+    return {"seconds": took, "server": peak_memory(), "worker": worker}
+
+
+def _last_round(model: DomainModel, method: Method, engine: Simulator) -> float:
+    """Run all rounds; return the seconds of the last one."""
     took: list[float] = []
     start = Checkpoint(0, method.init(clone(model.feature_state())), {}, {})
-    memory_now()  # do not count the memory for writing images
-    with simulator(model, method, clients, count_cores()) as work:
-        federate(
-            method, work, start, lambda line: None, lambda at: took.append(at.facts["seconds"])
-        )
-        worker = max(peak_memory(p.pid or 0) for p in multiprocessing.active_children())
-    return {"seconds": took[-1], "server": peak_memory(), "worker": worker}
+    federate(method, engine, start, lambda line: None, lambda at: took.append(at.facts["seconds"]))
+    return took[-1]
 
 
 def _in_clusters() -> FedWCA:
@@ -165,17 +161,13 @@ def _images(size: int, folder: Path) -> dict[str, float]:
     """Measure a client; a second, small one provides a second cluster."""
     world = World(folder)
     model, method = world.model(), _in_clusters()
-    took: list[float] = []
-    start = Checkpoint(0, method.init(clone(model.feature_state())), {}, {})
     with tempfile.TemporaryDirectory() as scratch:
         data = world.apart(world.clients([size, 16], domains=2))
         engine = Simulator(model, method, data, 0, Path(scratch) / "scratch", 1)
         before = memory_now()
-        federate(
-            method, engine, start, lambda line: None, lambda at: took.append(at.facts["seconds"])
-        )
+        took = _last_round(model, method, engine)
         engine.close()
-    return {"seconds": took[-1], "more": peak_memory() - before}
+    return {"seconds": took, "more": peak_memory() - before}
 
 
 def _finch(size: int, folder: Path) -> dict[str, float]:

@@ -81,7 +81,7 @@ class LikePFLlib:
             def batches(
                 shuffle: bool, samples: list[tuple[Tensor, int]] = samples
             ) -> DataLoader[tuple[Tensor, int]]:
-                return DataLoader(samples, training.batch_size, shuffle=shuffle)  # type: ignore[arg-type]
+                return DataLoader(samples, training.batch_size, shuffle=shuffle)
 
             _adapt(local, batches, len(x), training)
             # Only parameters are sent there: BatchNorm's statistics stay at the client.

@@ -13,13 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from measure import Row, interleaved, ratio, row, seconds
-from workload import (
-    SOURCE,
-    World,
-    flops,
-    simulator,
-    with_epochs,
-)
+from workload import SOURCE, World, flops, simulator, with_epochs
 
 from fedwca._support.machine import count_cores
 from fedwca.core.params import clone
@@ -41,7 +35,7 @@ def start(folder: Path, repeats: int, quick: bool) -> list[Row]:
     """Measure start-up: commands, imports, workers, source training."""
     world = World(folder)
     model = world.model()
-    method = METHODS["fedavg"](training=with_epochs(1))  # type: ignore[call-arg]
+    method = METHODS["fedavg"](training=with_epochs(1))
     source = world.images(SOURCE, 200 if quick else 2_000, 1)
 
     def workers() -> float:
@@ -76,22 +70,15 @@ def methods(folder: Path, repeats: int, quick: bool) -> list[Row]:
                 continue
             model = world.model()
             engine = stack.enter_context(simulator(model, method, clients, count_cores()))
-            first = _without_files(
-                federate(
-                    _rounds(method, 1),
-                    engine,
-                    _start_checkpoint(method, model),
-                    _ignore,
-                    _ignore,
-                    every=99,
-                )
-            )
+            begin = _start_checkpoint(method, model)
+            once = _rounds(method, 1)
+            first = _without_files(federate(once, engine, begin, _ignore, _ignore, every=99))
 
-            def second(name=name, m=method, e=engine, at=first) -> None:  # type: ignore[no-untyped-def]
+            def second(name=name, m=method, e=engine, at=first) -> None:
                 after = federate(_rounds(m, 2), e, at, _ignore, _ignore, every=99)
                 health[name] = after.facts["health"]
 
-            ways[name] = lambda second=second: seconds(second)  # type: ignore[misc]
+            ways[name] = lambda second=second: seconds(second)
         found = interleaved(ways, repeats)
     rows = [row(f"images of each of {CLIENTS} clients, {EPOCHS} epochs", [images], "")]
     rows += [row(f"a round of {name}", found[name], "s") for name in found]
@@ -111,7 +98,7 @@ def parts(folder: Path, repeats: int, quick: bool) -> list[Row]:
     world = World(folder)
     clients = world.clients([128 if quick else 680] * CLIENTS, [212] * CLIENTS)
     # With FINCH, as users have it: clustering is a part of the server's work.
-    method = replace(_rounds(_as_in_the_paper("fedwca"), 3), clustering="finch")  # type: ignore[call-arg]
+    method = replace(_rounds(_as_in_the_paper("fedwca"), 3), clustering="finch")
     model = world.model()
     shares: dict[str, list[float]] = defaultdict(list)
     for _ in range(repeats):
@@ -119,9 +106,8 @@ def parts(folder: Path, repeats: int, quick: bool) -> list[Row]:
             run = RunFolder.open(Path(place), {}, {})
             engine = Simulator(model, method, clients, 0, Path(place) / "scratch", 1)
             started = time.perf_counter()
-            federate(
-                method, engine, _start_checkpoint(method, model), run.append, run.save_checkpoint
-            )
+            begin = _start_checkpoint(method, model)
+            federate(method, engine, begin, run.append, run.save_checkpoint)
             total = time.perf_counter() - started
             engine.close()
         spent["everything else"] = total - sum(spent.values())
@@ -179,7 +165,7 @@ def _stopwatch() -> Iterator[dict[str, float]]:
 def _bound(world: World, health: dict[str, dict[str, Any]], images: int) -> float:
     """Return FedWCA's FLOP over FedAvg's: C + 3 forward passes instead of one, and mixed images."""
     forward, train = flops(world.model(), world.clients([16])[0].train)
-    clusters = len(next(iter(health.values()))["alpha"])  # type: ignore[arg-type]
+    clusters = len(next(iter(health.values()))["alpha"])
     mixed = sum(_mixed(h, images) for h in health.values()) / len(health)
     wca = (clusters + 3) * forward + EPOCHS * (1 + mixed) * train
     return wca / (forward + EPOCHS * train)
@@ -192,7 +178,7 @@ def _mixed(health: dict[str, Any], images: int) -> float:
 
 def _as_in_the_paper(name: str) -> Method:
     fields = {"clustering": "domain"} if name.startswith(("fedwca", "ladd")) else {}
-    return METHODS[name](training=with_epochs(EPOCHS), **fields)  # type: ignore[arg-type]
+    return METHODS[name](training=with_epochs(EPOCHS), **fields)
 
 
 def _rounds(method: Method, count: int) -> Method:

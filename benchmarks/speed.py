@@ -1,4 +1,9 @@
-"""Speed of local adaptation against the machine's limit and against other implementations."""
+"""Speed of local adaptation against the machine's limit and against other implementations.
+
+    python benchmarks/speed.py FOLDER SIZES
+
+runs from process start to the end of the first round, which a user waits for.
+"""
 
 import importlib.util
 import json
@@ -26,10 +31,10 @@ def adaptation(folder: Path, repeats: int, quick: bool) -> list[Row]:
     world = World(folder)
     sizes = [size // 8 if quick else size for size in DIGIT_FIVE]
     with ExitStack() as stack:
-        ways: Ways = {"limit": matrix_limit, **_ours(world, sizes, 1, stack)}
-        ways |= _peers(world, sizes, 1, folder)
+        ways: Ways = {"limit": matrix_limit, **_ours(world, sizes, stack)}
+        ways |= _peers(world, sizes, folder)
         found = interleaved(ways, repeats)
-    work = _work(world, sizes, 1)
+    work = _work(world, sizes)
     ours = found["ours"]
     achieved = [work / took for took in ours]
     rows = [
@@ -48,7 +53,7 @@ def small_clients(folder: Path, repeats: int, quick: bool) -> list[Row]:
     world = World(folder)
     sizes = [64] * 32
     with ExitStack() as stack:
-        ways = {**_ours(world, sizes, 1, stack), **_peers(world, sizes, 1, folder)}
+        ways = {**_ours(world, sizes, stack), **_peers(world, sizes, folder)}
         found = interleaved(ways, repeats)
     rows = [row("32 clients of 64 images: a round", found["ours"], "s")]
     rows += _against(found, found["ours"], {FLOWER: "≥ 5"})
@@ -57,11 +62,9 @@ def small_clients(folder: Path, repeats: int, quick: bool) -> list[Row]:
 
 def _first_rounds(folder: Path, sizes: list[int], repeats: int) -> list[Row]:
     """Time the same from process start to the end of the first round."""
-    ways: Ways = {"ours": lambda: seconds(lambda: _script("first_round.py", folder, sizes, 1))}
+    ways: Ways = {"ours": lambda: seconds(lambda: _script("speed.py", folder, sizes))}
     if importlib.util.find_spec("ray"):
-        ways[FLOWER] = lambda: seconds(
-            lambda: _script("flower_simulation.py", folder, sizes, 1, 1, 1)
-        )
+        ways[FLOWER] = lambda: seconds(lambda: _script(FLOWER_SCRIPT, folder, sizes, 1, 1))
     found = interleaved(ways, repeats)
     rows = [row("  from process start to the end of the first round", found["ours"], "s")]
     return rows + _against(found, found["ours"], {})
@@ -72,22 +75,23 @@ def resnet(folder: Path, repeats: int, quick: bool) -> list[Row]:
     world = World(folder, "resnet18", 64)
     sizes = [64 if quick else 256] * 4
     with ExitStack() as stack:
-        ours = _ours(world, sizes, 1, stack)
+        ours = _ours(world, sizes, stack)
         found = interleaved({"limit": matrix_limit, "ours": ours["ours"]}, repeats)
-    achieved = [_work(world, sizes, 1) / took for took in found["ours"]]
+    achieved = [_work(world, sizes) / took for took in found["ours"]]
     return [
         row(f"ResNet-18 at 64 px, 4 clients of {sizes[0]} images", _giga(achieved), "GFLOP/s"),
         ratio("  share of the limit", achieved, found["limit"], "", "≥ 0.50"),
     ]
 
 
+FLOWER_SCRIPT = "flower_simulation.py"
 FLOWER = "Flower's simulation, one CPU a client"
 FLOWER_DEFAULTS = "Flower's simulation, with its defaults"
 
 
-def _ours(world: World, sizes: list[int], epochs: int, stack: ExitStack) -> Ways:
+def _ours(world: World, sizes: list[int], stack: ExitStack) -> Ways:
     """Return our engine with all cores, and with one worker, which is this process."""
-    method = FedAvg(with_epochs(epochs))
+    method = FedAvg(with_epochs(1))
     clients = world.clients(sizes)
     ways: Ways = {}
     for name, workers in (("ours", count_cores()), ("ours, one worker", 1)):
@@ -95,12 +99,12 @@ def _ours(world: World, sizes: list[int], epochs: int, stack: ExitStack) -> Ways
         state = method.init(clone(model.feature_state()))
         engine = stack.enter_context(simulator(model, method, clients, workers))
         one_round(engine, method, state, 0)  # the first call takes longer
-        ways[name] = lambda e=engine, s=state: _best(sizes, lambda: one_round(e, method, s, 0))  # type: ignore[misc]
+        ways[name] = lambda e=engine, s=state: _best(sizes, lambda: one_round(e, method, s, 0))
     return ways
 
 
-def _peers(world: World, sizes: list[int], epochs: int, folder: Path) -> Ways:
-    training = with_epochs(epochs)
+def _peers(world: World, sizes: list[int], folder: Path) -> Ways:
+    training = with_epochs(1)
     clients = world.clients(sizes)
     model = world.model().to(memory_format=torch.contiguous_format)
     pfllib = peers.LikePFLlib(model, clients, folder)
@@ -112,26 +116,30 @@ def _peers(world: World, sizes: list[int], epochs: int, folder: Path) -> Ways:
         ),
     }
     if importlib.util.find_spec("ray"):
-        ways[FLOWER] = lambda: _flower(folder, sizes, epochs, 1)
-        ways[FLOWER_DEFAULTS] = lambda: _flower(folder, sizes, epochs, 2)
+        ways[FLOWER] = lambda: _flower(folder, sizes, 1)
+        ways[FLOWER_DEFAULTS] = lambda: _flower(folder, sizes, 2)
     return ways
 
 
-def _flower(folder: Path, sizes: list[int], epochs: int, cpus: int) -> float:
+def _flower(folder: Path, sizes: list[int], cpus: int) -> float:
     """Time a round on Flower after its start-up."""
-    took: list[float] = _script(
-        "flower_simulation.py", folder, sizes, epochs, cpus, _times(sizes) + 1
-    )
+    took: list[float] = _script(FLOWER_SCRIPT, folder, sizes, cpus, _times(sizes) + 1)
     return min(took[1:])  # the first call takes longer
+
+
+def run_one_round(folder: Path, sizes: list[int]) -> None:
+    world = World(folder)
+    model, method = world.model(), FedAvg(with_epochs(1))
+    state = method.init(clone(model.feature_state()))
+    with simulator(model, method, world.clients(sizes), count_cores()) as engine:
+        one_round(engine, method, state, 0)
 
 
 def _script(name: str, folder: Path, sizes: list[int], *numbers: int) -> Any:
     script = Path(__file__).with_name(name)
-    return in_a_process(
-        str(script),
-        *(folder, json.dumps(sizes), *numbers),
-        environment={**os.environ, "PYTHONPATH": os.pathsep.join([str(script.parent), *sys.path])},
-    )
+    path = os.pathsep.join([str(script.parent), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": path}
+    return in_a_process(str(script), folder, json.dumps(sizes), *numbers, environment=environment)
 
 
 def _times(sizes: list[int]) -> int:
@@ -150,11 +158,16 @@ def _against(
     return [ratio(f"  against {n}", found[n], ours, "×", targets.get(n, "")) for n in others]
 
 
-def _work(world: World, sizes: list[int], epochs: int) -> float:
+def _work(world: World, sizes: list[int]) -> float:
     """Return the FLOP of a round: one pass over every image for its label, then training."""
     forward, train = flops(world.model(), world.clients([16])[0].train)
-    return sum(sizes) * (forward + epochs * train)
+    return sum(sizes) * (forward + train)
 
 
 def _giga(values: list[float]) -> list[float]:
     return [value / 1e9 for value in values]
+
+
+if __name__ == "__main__":
+    run_one_round(Path(sys.argv[1]), json.loads(sys.argv[2]))
+    print("{}")

@@ -71,30 +71,16 @@ def write_digits(folder: Path) -> None:
     def save(name: str, **content: np.ndarray) -> None:
         savemat(folder / name, content, do_compression=True)
 
-    save(
-        "mnist_data.mat",
-        train_32=images(55_000, 32),
-        test_32=images(10_000, 32),
-        label_train=one_hot(55_000),
-        label_test=one_hot(10_000),
-    )
-    save(
-        "mnistm_with_label.mat",
-        train=images(55_000, 28, 3),
-        test=images(10_000, 28, 3),
-        label_train=one_hot(55_000),
-        label_test=one_hot(10_000),
-    )
+    labels = {"label_train": one_hot(55_000), "label_test": one_hot(10_000)}
+    save("mnist_data.mat", train_32=images(55_000, 32), test_32=images(10_000, 32), **labels)
+    train, test = images(55_000, 28, 3), images(10_000, 28, 3)
+    save("mnistm_with_label.mat", train=train, test=test, **labels)
     for part, count in (("train", 73_257), ("test", 26_032)):
         pixels = np.moveaxis(images(count, 32, 3), 0, -1)
         save(f"svhn_{part}_32x32.mat", X=pixels, y=column(count, first=1))
-    save(
-        "syn_number.mat",
-        train_data=images(25_000, 32, 3),
-        test_data=images(9_000, 32, 3),
-        train_label=column(25_000),
-        test_label=column(9_000),
-    )
+    labels = {"train_label": column(25_000), "test_label": column(9_000)}
+    train, test = images(25_000, 32, 3), images(9_000, 32, 3)
+    save("syn_number.mat", train_data=train, test_data=test, **labels)
     cells = np.empty((2, 2), dtype=object)
     for row, count in enumerate((7_438, 1_860)):
         cells[row, 0] = (images(count, 28) / 255)[:, None]

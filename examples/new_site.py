@@ -58,13 +58,9 @@ def write_world(world: Path, seed: int) -> None:
 
 
 def train(world: Path, seed: int, rounds: int, method: str) -> Path:
+    folders = {"path": world / "sites", "source_path": world / "source"}
     settings = {
-        "data": {
-            "benchmark": "images",
-            "path": world / "sites",
-            "source_path": world / "source",
-            "image_size": 36,  # cropped to 31
-        },
+        "data": {"benchmark": "images", **folders, "image_size": 36},  # cropped to 31
         "model": {"backbone": "lenet"},
         "source": {"lr": 0.01, "epochs": 60},  # the defaults of mini-digits
         "training": {"lr": 0.01, "ce_weight": 0.1, "rounds": rounds},

@@ -19,13 +19,7 @@ from fedwca.core.finch import first_neighbor_clusters
 from fedwca.core.params import State, clone, conv_layers, distance, flatten, mix
 from fedwca.core.pseudo_label import mixup_partners, prototype_labels, reconcile
 from fedwca.core.snd import soft_neighborhood_density
-from fedwca.core.weights import (
-    alignment,
-    benefit,
-    cluster_weights,
-    soft_mixture,
-    softmax_weights,
-)
+from fedwca.core.weights import alignment, benefit, cluster_weights, soft_mixture, softmax_weights
 from fedwca.data import ClientData, default_cache
 from fedwca.engines.client_runtime import seed_generator
 from fedwca.experiments.final_models import load_experiment, load_source_model
@@ -230,7 +224,7 @@ print("S:", [[round(share, 2) for share in row] for row in S.tolist()])
 # The checkpoint after round 2 holds the run's cluster models and its S: both are equal to the bit.
 
 # %%
-checkpoint = RunFolder(run.path).load_checkpoint(1)
+checkpoint = RunFolder(run.path).load_checkpoint()
 assert checkpoint is not None
 assert checkpoint.rounds == 2
 state = checkpoint.state

@@ -8,10 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
 
-from fedwca.report.clusters import purity
-from fedwca.report.documents import to_markdown
+from fedwca.report.measures import purity
 from fedwca.report.runs import RunView, find_runs
-from fedwca.report.tables import Table, spread
+from fedwca.report.tables import Table, spread, to_markdown
 from fedwca.reproduce.paper import SOURCES, paper_rows
 
 METHODS = ("source_only", "local", "fedavg", "fedwca")

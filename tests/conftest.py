@@ -1,5 +1,6 @@
 """A tiny problem that every test can afford: three domains of three shapes, 16 × 16 pixels."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from fedwca.data.types import Benchmark, Domain
 from fedwca.experiments.experiment import SourceConfig
 from fedwca.experiments.source import train_source
 from fedwca.models import DomainModel, build_model
+from tests.support.federation import TinyProblem
 
 SIDE = 16
 CLASSES = ("bar", "post", "square")
@@ -31,6 +33,13 @@ def draw_domain(seed: int, count: int, ink: float, ground: float, noise: float) 
         image[top : top + height, left : left + width] = ink
     images += rng.normal(0, noise, images.shape)
     return Domain(np.clip(images * 255, 0, 255).astype(np.uint8), labels.astype(np.int64))
+
+
+def write_npz(folder: Path, benchmark: Benchmark) -> Path:
+    folder.mkdir()
+    for name, domain in benchmark.domains.items():
+        np.savez(folder / f"{name}.npz", images=domain.images, labels=domain.labels)
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -60,20 +69,18 @@ def _trained_source(tiny_benchmark: Benchmark) -> DomainModel:
 @pytest.fixture
 def new_model(_trained_source: DomainModel) -> Callable[[], DomainModel]:
     """Makes fresh copies of the tiny source model."""
-
-    def copy() -> DomainModel:
-        model = build_model("lenet", len(CLASSES), image_size=SIDE, bottleneck=16)
-        model.load_state_dict(_trained_source.state_dict())
-        model.freeze_classifier()
-        return model.eval()
-
-    return copy
+    return lambda: copy.deepcopy(_trained_source)
 
 
 @pytest.fixture(scope="session")
 def tiny_clients(tiny_benchmark: Benchmark) -> list[ClientData]:
     """Two domains, two clients each."""
     return tiny_benchmark.clients("clean", Partition(2), seed=0)
+
+
+@pytest.fixture
+def tiny(new_model: Callable[[], DomainModel], tiny_clients: list[ClientData]) -> TinyProblem:
+    return TinyProblem(new_model, tiny_clients)
 
 
 @pytest.fixture
@@ -95,8 +102,4 @@ def one_class_client(tiny_benchmark: Benchmark) -> ClientData:
 @pytest.fixture
 def npz_folder(tmp_path: Path, tiny_benchmark: Benchmark) -> Path:
     """The tiny benchmark as files that the command line can read."""
-    folder = tmp_path / "data"
-    folder.mkdir()
-    for name, domain in tiny_benchmark.domains.items():
-        np.savez(folder / f"{name}.npz", images=domain.images, labels=domain.labels)
-    return folder
+    return write_npz(tmp_path / "data", tiny_benchmark)

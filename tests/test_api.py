@@ -14,25 +14,40 @@ import torch
 
 import fedwca
 from fedwca._support.files import add_checksum, verify_checksum, write_lines
+from fedwca.data.types import Benchmark
 from fedwca.experiments.config import resolve
 from fedwca.experiments.runner import load_data
+from tests.conftest import write_npz
 
 
-def settings(npz_folder: Path) -> dict[str, Any]:
+def settings(images: Path) -> dict[str, Any]:
+    data = {"benchmark": "npz", "path": str(images), "source": "clean", "image_size": 16}
     return {
-        "data": {
-            **{"benchmark": "npz", "path": str(npz_folder), "source": "clean"},
-            **{"image_size": 16, "clients_per_domain": 2},
-        },
+        "data": {**data, "clients_per_domain": 2},
         "source": {"epochs": 2},
         "training": {"rounds": 3, "epochs": 1, "batch_size": 16},
         "run": {"workers": 1},
     }
 
 
-@pytest.fixture
-def folders(tmp_path: Path) -> dict[str, Path]:
-    return {"runs": tmp_path / "runs", "cache": tmp_path / "cache"}
+@pytest.fixture(scope="module")
+def images(tiny_benchmark: Benchmark, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_npz(tmp_path_factory.mktemp("api") / "images", tiny_benchmark)
+
+
+@pytest.fixture(scope="module")
+def folders(images: Path) -> dict[str, Path]:
+    return {"runs": images.parent / "runs", "cache": images.parent / "cache"}
+
+
+@pytest.fixture(scope="module")
+def run(images: Path, folders: dict[str, Path]) -> fedwca.Run:
+    """A finished run, for tests that only read it."""
+    return fedwca.run(settings(images), **folders)
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in (folder / "results.jsonl").read_text().splitlines()]
 
 
 def toml_of(sections: dict[str, Any]) -> str:
@@ -42,8 +57,7 @@ def toml_of(sections: dict[str, Any]) -> str:
     )
 
 
-def test_a_run_has_what_its_files_hold(npz_folder: Path, folders: dict[str, Path]) -> None:
-    run = fedwca.run(settings(npz_folder), **folders)
+def test_a_run_has_what_its_files_hold(run: fedwca.Run, folders: dict[str, Path]) -> None:
     result = json.loads((run.path / "result.json").read_text())
     assert run.done
     assert run.path.parent == folders["runs"]
@@ -54,7 +68,7 @@ def test_a_run_has_what_its_files_hold(npz_folder: Path, folders: dict[str, Path
     assert run.domains == {"dim/0": "dim", "dim/1": "dim", "noisy/0": "noisy", "noisy/1": "noisy"}
     assert run.clusters == {c: result["server"][f"cluster_of/{c}"] for c in run.domains}
     assert run.classes == ("0", "1", "2")
-    lines = [json.loads(t) for t in (run.path / "results.jsonl").read_text().splitlines()]
+    lines = lines_of(run.path)
     # Round 1 starts from the source model: from then on there are clusters to blend.
     assert run.weights == {
         r: {c: lines[r]["server"][f"v/{c}"] for c in run.domains} for r in (2, 3)
@@ -62,11 +76,8 @@ def test_a_run_has_what_its_files_hold(npz_folder: Path, folders: dict[str, Path
     assert str(run) == f"<Run {run.name}: 3 rounds, done, accuracy {100 * run.accuracy:.1f} %>"
 
 
-def test_records_are_flat_and_have_the_same_keys(
-    npz_folder: Path, folders: dict[str, Path]
-) -> None:
-    run = fedwca.run(settings(npz_folder), **folders)
-    lines = [json.loads(t) for t in (run.path / "results.jsonl").read_text().splitlines()]
+def test_records_are_flat_and_have_the_same_keys(run: fedwca.Run) -> None:
+    lines = lines_of(run.path)
     records = run.records()
     assert [(r["round"], r["client"]) for r in records] == [
         (n, c) for n in range(4) for c in run.domains
@@ -84,29 +95,19 @@ def test_records_are_flat_and_have_the_same_keys(
     assert records[0]["alpha"] is records[0]["cluster"] is records[0]["loss_ce"] is None
 
 
-def test_names_of_logged_numbers_never_replace_other_keys(
-    npz_folder: Path, folders: dict[str, Path]
-) -> None:
-    run = fedwca.run(settings(npz_folder), **folders)
-    path, before = run.path / "results.jsonl", run.records()
-    lines = [json.loads(text) for text in path.read_text().splitlines()]
+def test_names_of_logged_numbers_never_replace_other_keys(run: fedwca.Run, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
+    lines = lines_of(copy)
     for line in lines:
         for health in line.get("health", {}).values():
             health.update(round=9, client=7, accuracy=1, weights=5.0, domain=0, cluster=3)
         line.pop("sha256")
-    write_lines(path, lines)
-    assert fedwca.open_run(run.path).records() == before
+    write_lines(copy / "results.jsonl", lines)
+    assert fedwca.open_run(copy).records() == run.records()
 
 
-def test_records_make_a_data_frame(npz_folder: Path, folders: dict[str, Path]) -> None:
-    pandas = pytest.importorskip("pandas")
-    run = fedwca.run(settings(npz_folder), **folders)
-    frame = pandas.DataFrame(run.records())
-    assert frame[frame["round"] == 3]["accuracy"].mean() == pytest.approx(run.accuracy)
-
-
-def test_a_model_predicts_as_in_the_run(npz_folder: Path, folders: dict[str, Path]) -> None:
-    sections = settings(npz_folder)
+def test_a_model_predicts_as_in_the_run(images: Path, folders: dict[str, Path]) -> None:
+    sections = settings(images)
     run = fedwca.run(sections, overrides={"training.batch_norm": "recalibrate"}, **folders)
     experiment = resolve(sections)
     clients = load_data(experiment, folders["cache"]).clients("clean", experiment.data.partition, 0)
@@ -122,13 +123,13 @@ def test_a_model_predicts_as_in_the_run(npz_folder: Path, folders: dict[str, Pat
 
 
 def test_a_file_and_a_mapping_with_overrides_are_the_same(
-    npz_folder: Path, folders: dict[str, Path], tmp_path: Path
+    images: Path, folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    sections = settings(npz_folder)
+    sections = settings(images)
     sections["training"]["rounds"] = 1
     from_mapping = fedwca.run(sections, **folders)
     file = tmp_path / "run.toml"
-    file.write_text(toml_of(settings(npz_folder)))
+    file.write_text(toml_of(settings(images)))
     stamp = (from_mapping.path / "results.jsonl").stat().st_mtime_ns
     from_file = fedwca.run(str(file), overrides={"training.rounds": 1}, **folders)
     assert from_file.path == from_mapping.path
@@ -139,10 +140,7 @@ def test_a_file_and_a_mapping_with_overrides_are_the_same(
     assert other.weights == {}
 
 
-def test_an_unfinished_run_without_labels(
-    npz_folder: Path, folders: dict[str, Path], tmp_path: Path
-) -> None:
-    run = fedwca.run(settings(npz_folder), **folders)
+def test_an_unfinished_run_without_labels(run: fedwca.Run, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(run.path, tmp_path / "copy"))
     (folder / "result.json").unlink()
     lines = (folder / "results.jsonl").read_text().splitlines(keepends=True)
@@ -171,13 +169,13 @@ def test_freed_memory_is_kept_as_on_the_command_line(monkeypatch: pytest.MonkeyP
 
 
 def test_mistakes_are_user_errors(tmp_path: Path) -> None:
-    with pytest.raises(fedwca.UserError, match="is not a run folder"):
+    with pytest.raises(fedwca.UserError, match=tmp_path.name):
         fedwca.open_run(tmp_path)
-    with pytest.raises(fedwca.UserError, match="did you mean 'rounds'"):
+    with pytest.raises(fedwca.UserError, match="'rounds'"):
         fedwca.run({"training": {"round": 1}}, runs=tmp_path)
-    with pytest.raises(fedwca.UserError, match=r"write section\.name"):
+    with pytest.raises(fedwca.UserError, match="rounds"):
         fedwca.run(overrides={"rounds": 1}, runs=tmp_path)
-    with pytest.raises(fedwca.UserError, match="does not exist"):
+    with pytest.raises(fedwca.UserError, match=r"no\.toml"):
         fedwca.run(tmp_path / "no.toml", runs=tmp_path)
 
 
@@ -208,13 +206,13 @@ if __name__ == "__main__":
 """
 
 
-def test_workers_know_a_method_of_the_script(npz_folder: Path, tmp_path: Path) -> None:
-    sections = two_workers(npz_folder, "mine")
+def test_workers_know_a_method_of_the_script(images: Path, tmp_path: Path) -> None:
+    sections = two_workers(images, "mine")
     assert printed_by(OWN_METHOD % sections, tmp_path) == ["begun", "mine"]
 
 
-def two_workers(npz_folder: Path, method: str) -> dict[str, Any]:
-    sections = settings(npz_folder)
+def two_workers(images: Path, method: str) -> dict[str, Any]:
+    sections = settings(images)
     sections["training"]["rounds"] = 1
     return {**sections, "run": {"workers": 2}, "method": {"name": method}}
 
@@ -227,8 +225,8 @@ def printed_by(script: str, folder: Path) -> list[str]:
     return done.stdout.split()
 
 
-def test_a_script_needs_no_guard_and_the_import_is_cheap(npz_folder: Path, tmp_path: Path) -> None:
-    sections = two_workers(npz_folder, "fedwca")
+def test_a_script_needs_no_guard_and_the_import_is_cheap(images: Path, tmp_path: Path) -> None:
+    sections = two_workers(images, "fedwca")
     assert printed_by(SCRIPT % sections, tmp_path) == ["begun", resolve(sections).name]
 
 
@@ -248,4 +246,4 @@ def test_its_names_are_public() -> None:
     assert {*fedwca.__all__} == {"Run", "UserError", "open_run", "run"}
     assert all(getattr(fedwca, name) for name in fedwca.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'walk'"):
-        _ = fedwca.walk  # type: ignore[attr-defined]
+        _ = fedwca.walk

@@ -61,12 +61,8 @@ def digests() -> list[str]:
     lines = []
     with tempfile.TemporaryDirectory() as folder:
         for name, overrides in VARIANTS.items():
-            run = fedwca.run(
-                SETTINGS,
-                overrides=overrides,
-                runs=Path(folder, "runs"),
-                cache=Path(folder, "cache"),
-            )
+            folders = {"runs": Path(folder, "runs"), "cache": Path(folder, "cache")}
+            run = fedwca.run(SETTINGS, overrides=overrides, **folders)
             lines.append(f"{name} results {results_digest(run.path)}")
             for client in run.accuracies:
                 lines.append(f"{name} {client} {model_digest(run.model(client))}")

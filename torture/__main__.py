@@ -1,32 +1,31 @@
-"""Attack our own software and print a table of attempts, passed and failed.
+"""Attack our own software and print a Markdown table of attempts, passed and failed.
 
-    python -m torture [ATTACK…] [--short] [--seed 0] [--jobs 2] [--json FILE]
+    python -m torture [ATTACK…] [--short] [--seed 0] [--jobs 2]
 
 Select attacks by a part of their name; without any, all run. The exit code is 1 if an attempt
 failed or an attack did nothing; the folder with files and tracebacks then remains for inspection.
 """
 
 import argparse
-import json
 import shutil
 import sys
 import tempfile
+import textwrap
 import time
 import traceback
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from torture import crash, deployment_kills, disks, fuzz, hostile, load, mounts, soak, sums, workers
-from torture.attack import Attack, AttackSkippedError
+from torture import crash, deployment_kills, disks, fuzz, hostile, load, soak, sums, workers
+from torture.attack import Attack
 
 ATTACKS: list[Attack] = [  # the longest first, so that no core is idle at the end
     *crash.ATTACKS,
     *deployment_kills.ATTACKS,
     *workers.ATTACKS,
     *disks.ATTACKS,
-    *mounts.ATTACKS,
     *fuzz.ATTACKS,
     *hostile.ATTACKS,
     *sums.ATTACKS,
@@ -34,12 +33,12 @@ ATTACKS: list[Attack] = [  # the longest first, so that no core is idle at the e
     *soak.ATTACKS,
 ]
 
-_SHOWN_REASONS = 5  # of an attack; the JSON file has all
+_SHOWN_REASONS = 5  # of an attack; the folder has the tracebacks of all
 _REASON_LENGTH = 300  # characters
 
 
 class Tally(NamedTuple):
-    """The result of an attack; `skipped` says why it was not attempted."""
+    """The result of an attack, with a reason for each failed attempt."""
 
     name: str
     attempts: int
@@ -47,14 +46,13 @@ class Tally(NamedTuple):
     failed: int
     seconds: float
     reasons: list[str]
-    skipped: str = ""
 
 
 def run_attack(attack: Attack, folder: Path, numbers: range, short: bool = False) -> Tally:
     """Run all attempts of an attack; the folder of a failed attempt remains."""
     folder.mkdir(parents=True)
     attempt = (short and attack.short_attempt) or attack.attempt
-    started, attempts, reasons, skipped = time.perf_counter(), 0, [], ""
+    started, attempts, reasons = time.perf_counter(), 0, []
     for number in numbers:
         place = folder / str(number)
         place.mkdir()
@@ -62,54 +60,39 @@ def run_attack(attack: Attack, folder: Path, numbers: range, short: bool = False
             times = attempt(place, number)
             attempts += 1 if times is None else times
             shutil.rmtree(place, ignore_errors=True)
-        except AttackSkippedError as error:
-            skipped = str(error)
         except Exception as error:
             attempts += 1
             (folder / f"{number}.txt").write_text(traceback.format_exc())
             reasons.append(f"{place}: {type(error).__name__}: {error}")
-    if not attempts and not skipped:  # an attack that did nothing has tested nothing
+    if not attempts:  # an attack that did nothing has tested nothing
         attempts, reasons = 1, [f"{folder}: the attack did nothing"]
     failed, seconds = len(reasons), round(time.perf_counter() - started, 1)
-    return Tally(attack.name, attempts, attempts - failed, failed, seconds, reasons, skipped)
+    return Tally(attack.name, attempts, attempts - failed, failed, seconds, reasons)
 
 
 def run_attacks(
     attacks: list[Attack], folder: Path, short: bool, seed: int, jobs: int
 ) -> Iterator[Tally]:
-    """Yield tallies as attacks end: first those that may run in parallel, then the others."""
+    """Yield tallies in order: first of attacks that may run in parallel, then of the others."""
 
     def run(attack: Attack) -> Tally:
         times = attack.short_times if short else attack.times
-        return run_attack(attack, folder / _slug(attack.name), range(seed, seed + times), short)
+        name = "".join(c if c.isalnum() else "-" for c in attack.name)
+        return run_attack(attack, folder / name, range(seed, seed + times), short)
 
     with ThreadPoolExecutor(jobs) as pool:
-        for done in as_completed(
-            [pool.submit(run, attack) for attack in attacks if not attack.alone]
-        ):
-            yield done.result()
+        yield from pool.map(run, (attack for attack in attacks if not attack.alone))
     for attack in attacks:
         if attack.alone:
             yield run(attack)
 
 
-def _slug(name: str) -> str:
-    return "".join(c if c.isalnum() else "-" for c in name)
-
-
-def format_row(*cells: object) -> str:
-    name, *numbers = (str(cell) for cell in cells)
-    return f"{name:64}" + "".join(f"{number:>9}" for number in numbers)
-
-
 def format_tally(tally: Tally) -> Iterator[str]:
-    """Yield the row of an attack, and a line for each reason why it failed or was skipped."""
-    yield format_row(tally.name, tally.attempts, tally.passed, tally.failed, f"{tally.seconds:.0f}")
-    if tally.skipped:
-        yield f"    skipped: {tally.skipped}"
+    """Yield the table row of an attack, then a line for each reason why an attempt failed."""
+    cells = [tally.name.replace("|", "\\|"), *(f"{n:,}" for n in tally[1:4])]
+    yield f"| {' | '.join(cells)} | {tally.seconds:.0f} |"
     for reason in tally.reasons[:_SHOWN_REASONS]:
-        line = " ".join(reason.split())
-        yield "    " + (line if len(line) <= _REASON_LENGTH else f"{line[: _REASON_LENGTH - 1]}…")
+        yield "    " + textwrap.shorten(reason, _REASON_LENGTH, placeholder=" …")
     if (more := len(tally.reasons) - _SHOWN_REASONS) > 0:
         yield f"    and {more} more"
 
@@ -121,7 +104,6 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--short", action="store_true", help="few attempts, as in the tests")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--json", type=Path, default=Path("torture.json"))
     options = parser.parse_args()
     chosen = [a for a in ATTACKS if all(w.lower() in a.name.lower() for w in options.attack)]
     chosen = [a for a in chosen if a.short_times or not options.short]
@@ -135,20 +117,13 @@ def main() -> int:
     options = _parse_options()
     folder = Path(tempfile.mkdtemp(prefix="torture-"))
     started, tallies = time.perf_counter(), []
-    print(format_row("attack", "attempts", "passed", "failed", "seconds"))
+    print("| attack | attempts | passed | failed | seconds |\n|---|---:|---:|---:|---:|")
     for tally in run_attacks(options.attack, folder, options.short, options.seed, options.jobs):
         tallies.append(tally)
         print(*format_tally(tally), sep="\n", flush=True)
-    totals = [sum(numbers) for numbers in zip(*(t[1:4] for t in tallies), strict=True)]
-    print(format_row("total", *totals, f"{time.perf_counter() - started:.0f}"))
-    order = [attack.name for attack in options.attack]
-    facts = {
-        "seed": options.seed,
-        "short": options.short,
-        "attacks": [t._asdict() for t in sorted(tallies, key=lambda t: order.index(t.name))],
-    }
-    options.json.write_text(json.dumps(facts, indent=1))
-    failed = totals[2] > 0
+    attempts, failed = sum(t.attempts for t in tallies), sum(t.failed for t in tallies)
+    seconds = time.perf_counter() - started
+    print(*format_tally(Tally("**total**", attempts, attempts - failed, failed, seconds, [])))
     if not failed:
         shutil.rmtree(folder, ignore_errors=True)
     return 1 if failed else 0

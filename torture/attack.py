@@ -4,15 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Attack", "AttackFailedError", "AttackSkippedError", "check"]
+__all__ = ["Attack", "AttackFailedError", "check"]
 
 
 class AttackFailedError(AssertionError):
     """The software did not withstand the attack; the message says what went wrong."""
-
-
-class AttackSkippedError(Exception):
-    """The attack cannot be made on this machine; the message says why."""
 
 
 class Attack(NamedTuple):
@@ -21,9 +17,8 @@ class Attack(NamedTuple):
     Attributes:
         name: what is done, as the table shows it.
         attempt: attacks once, in an empty folder, with all randomness from the number. The
-            folder's parent is shared by all attempts, for reference results. Any exception but
-            `AttackSkippedError` counts as a failure. It may attack several times, or not at all,
-            and return how often.
+            folder's parent is shared by all attempts, for reference results. Any exception counts
+            as a failure. It may attack several times, or not at all, and return how often.
         times: attempts in a full run.
         short_times: attempts in the short form, which the tests run; 0: none.
         short_attempt: the attempt of the short form, where the other takes too long for it.

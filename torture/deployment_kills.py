@@ -17,9 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from PIL import Image
-
 from fedwca.deploy.server import serve
 from fedwca.engines.flower.site import SiteConfig, handle_request
 from fedwca.experiments.config import resolve
@@ -28,15 +25,16 @@ from tests.support.deployment import FEDWCA, SITES, Deployment, settings, source
 from tests.support.sites import FakeGrid, paths_of
 from torture import module_command, module_environment
 from torture.attack import Attack, check
+from torture.quick_sites import CLASSES, write_noise
 from torture.tiny_run import (
+    check_no_stale_files,
     checkpoint_rounds,
-    find_stale_files,
+    newest_checkpoint,
     read_outcome,
     read_tensors,
     run_to_end,
 )
 
-CLASSES = ("bar", "post", "square")
 ROUNDS = 5
 MAX_PAUSE = 4.0  # seconds from one kill to the next
 KILLS_PER_ROUND = 3  # so that all rounds get their share
@@ -60,7 +58,7 @@ def kill_processes(folder: Path, number: int) -> int:
         )
     _run_with_kills(folder, images, random.Random(number))
     check(_outcome(folder) == _outcome(expected), "the result differs")
-    check(not find_stale_files(folder), f"files remain: {find_stale_files(folder)}")
+    check_no_stale_files(folder)
     return len(KILLS)
 
 
@@ -68,15 +66,7 @@ def _write_images(folder: Path) -> Path:
     """Write images for three sites and a source model."""
     images = folder / "world"
     if not images.exists():
-        for seed, site in enumerate(SITES):
-            rng = np.random.default_rng(seed)
-            for row in range(24):
-                label = CLASSES[row % 3]
-                test = images / "test" / site / label
-                place = images / "images" / site if row < 18 else test
-                place.mkdir(parents=True, exist_ok=True)
-                pixels = rng.integers(0, 200, (24, 24, 3), np.uint8)
-                Image.fromarray(pixels).save(place / f"{row:02d}.png")
+        write_noise(images, SITES, side=24)
         save_weights(source_model(CLASSES), images / "source.safetensors", classes=CLASSES)
     return images
 
@@ -236,7 +226,7 @@ def _sites_are_ahead(deployment: Path) -> bool:
 
 def _rounds(deployment: Path) -> int:
     """Return how many rounds are done."""
-    return max(checkpoint_rounds(deployment / "server"), default=0)
+    return newest_checkpoint(deployment / "server")
 
 
 def _outcome(folder: Path) -> tuple[Any, ...]:

@@ -11,20 +11,19 @@ import json
 import os
 import random
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from torture import module_command, module_environment
-from torture.attack import Attack, AttackFailedError, check
+from torture.attack import Attack, check
 from torture.failing_disk import FULL, READ_ONLY, Disk, failing
+from torture.memory import run_module
 from torture.tiny_run import (
     check_resumed,
-    checkpoint_rounds,
+    check_resumes,
+    check_same_result,
     command,
-    find_stale_files,
-    read_outcome,
     undisturbed_run,
 )
 
@@ -46,30 +45,26 @@ def _fedwca(words: list[str]) -> tuple[int, str]:
         return int(str(stop.code)), output.getvalue()
 
 
+def _run_to_end(words: list[str], fault: str) -> str:
+    """Run a command that must succeed in this process; return its output."""
+    code, output = _fedwca(words)
+    check(code == 0, f"{fault}not resumed: {output[-500:]}")
+    return output
+
+
 def _fail_from_every_write(folder: Path, number: int, step: int, error: int, keyword: str) -> int:
     """Run with a disk that fails from a write on, then from a later one, until no write fails."""
     world, attempts = folder.parent, 0
     expected, healthy = undisturbed_run(world, *RUN), number % step
     while True:
-        place = folder / str(healthy)
-        words = command(world, place, *RUN)
-        disk = Disk(place, healthy, error)
+        place, fault = folder / str(healthy), f"write {healthy}: "
+        words, disk = command(world, place, *RUN), Disk(place, healthy, error)
         with failing(disk):
             code, output = _fedwca(words)
         stopped = code == 2 and keyword in output and "Traceback" not in output
-        check(stopped or code == 0, f"write {healthy}: exit code {code}: {output[-500:]}")
-        rounds, done = (
-            max(checkpoint_rounds(place), default=0),
-            list(place.glob("runs/*/result.json")),
-        )
-        code, output = _fedwca(words)
-        check(code == 0, f"write {healthy}: not resumed: {output[-500:]}")
-        if not done:  # a finished run prints nothing
-            check_resumed(output, rounds)
-        check(read_outcome(place) == read_outcome(expected), f"write {healthy}: the result differs")
-        check(
-            not find_stale_files(place), f"write {healthy}: files remain: {find_stale_files(place)}"
-        )
+        check(stopped or code == 0, f"{fault}exit code {code}: {output[-500:]}")
+        check_resumes(place, partial(_run_to_end, words, fault))
+        check_same_result(place, expected, fault)
         shutil.rmtree(place)
         if disk.writes <= healthy:
             return attempts
@@ -91,26 +86,25 @@ def corrupt(folder: Path, number: int) -> int:
     The final result is truncated or deleted too, so that there is something to resume.
     """
     expected, rng = undisturbed_run(folder.parent, *RUN), random.Random(number)
+    intact = next(expected.glob("runs/*"))
     for count in range(CORRUPTIONS):
         place = folder / str(count)
         shutil.copytree(expected, place)
         (run,) = (place / "runs").iterdir()
-        os.truncate(run / "result.json", rng.randrange((run / "result.json").stat().st_size))
-        if rng.random() < 0.5:
-            (run / "result.json").unlink()
-        change = rng.choice(CHANGES)(run, rng)
-        rounds = _intact_rounds(run, next(expected.glob("runs/*")))
+        rng.choice([truncate, delete])(run / "result.json", rng)
+        file = _choose_file(run, rng)
+        fault = f"{file.name} {rng.choice(CHANGES)(file, rng)}: "
+        rounds = _intact_rounds(run, intact)
         words = command(folder.parent, place, *RUN)
         code, output = _fedwca(words)
-        if code == 2 and "config.json was" in change:  # it may be the folder of another run
+        if code == 2 and file.name == "config.json":  # it may be the folder of another run
             named = str(run) in "".join(output.split()) and "Traceback" not in output
-            check(named, f"{change}: unexpected output: {output[-500:]}")
-            shutil.copy(next(expected.glob("runs/*/config.json")), run)
+            check(named, f"{fault}unexpected output: {output[-500:]}")
+            shutil.copy(intact / "config.json", run)
             code, output = _fedwca(words)
-        check(code == 0, f"{change}: not resumed: {output[-500:]}")
-        check_resumed(f"{change}\n{output}", rounds)
-        check(read_outcome(place) == read_outcome(expected), f"{change}: the result differs")
-        check(not find_stale_files(place), f"{change}: files remain: {find_stale_files(place)}")
+        check(code == 0, f"{fault}not resumed: {output[-500:]}")
+        check_resumed(f"{fault}\n{output}", rounds)
+        check_same_result(place, expected, fault)
         shutil.rmtree(place)
     return CORRUPTIONS
 
@@ -133,15 +127,14 @@ def _choose_file(run: Path, rng: random.Random) -> Path:
     return rng.choice([*sorted(newest.iterdir()), *(run / name for name in others)])
 
 
-def flip_bit(run: Path, rng: random.Random) -> str:
-    path = _choose_file(run, rng)
+def flip_bit(path: Path, rng: random.Random) -> str:
     original = path.read_bytes()
     content, place = bytearray(original), 0
     while _is_same(bytes(content), original):
         content, place = bytearray(original), rng.randrange(len(original))
         content[place] ^= 1 << rng.randrange(8)
     path.write_bytes(content)
-    return f"a bit of byte {place} of {path.name} was flipped"
+    return f"with a flipped bit in byte {place}"
 
 
 def _is_same(one: bytes, other: bytes) -> bool:
@@ -152,24 +145,18 @@ def _is_same(one: bytes, other: bytes) -> bool:
         return False
 
 
-def truncate(run: Path, rng: random.Random) -> str:
-    path = _choose_file(run, rng)
+def truncate(path: Path, rng: random.Random) -> str:
     length = rng.randrange(path.stat().st_size)
     os.truncate(path, length)
-    return f"{path.name} was truncated to {length} bytes"
+    return f"truncated to {length} bytes"
 
 
-def delete(run: Path, rng: random.Random) -> str:
-    path = _choose_file(run, rng)
+def delete(path: Path, rng: random.Random) -> str:
     path.unlink()
-    return f"{path.name} was deleted"
+    return "deleted"
 
 
-CHANGES: list[Callable[[Path, random.Random], str]] = [
-    *(flip_bit, flip_bit, flip_bit),
-    truncate,
-    delete,
-]
+CHANGES: list[Callable[[Path, random.Random], str]] = [*[flip_bit] * 3, truncate, delete]
 
 
 def _in_new_process(kind: str) -> Callable[[Path, int], int]:
@@ -177,12 +164,8 @@ def _in_new_process(kind: str) -> Callable[[Path, int], int]:
 
     def attempt(folder: Path, number: int) -> int:
         undisturbed_run(folder.parent, *RUN)
-        words = module_command("torture.disks", kind, folder, number)
-        done = subprocess.run(
-            words, env=module_environment(), capture_output=True, text=True, timeout=900
-        )
-        check(done.returncode == 0, done.stderr[-1500:])
-        return int(done.stdout)
+        attempts: int = run_module("torture.disks", kind, folder, number, timeout=900)
+        return attempts
 
     return attempt
 
@@ -202,9 +185,5 @@ ATTACKS = [
 
 
 if __name__ == "__main__":
-    kind, folder_, number_ = sys.argv[1:]
-    attempts = {"corrupt": corrupt, "full": full, "read_only": read_only}
-    try:
-        print(attempts[kind](Path(folder_), int(number_)))
-    except AttackFailedError as error:
-        sys.exit(str(error))
+    attempt = {"corrupt": corrupt, "full": full, "read_only": read_only}[sys.argv[1]]
+    print(attempt(Path(sys.argv[2]), int(sys.argv[3])))

@@ -39,7 +39,7 @@ class FaultyGrid:
         self._chance, self._faults = chance, faults
         self._nodes = dict(enumerate(programs))
         self._next, self._pushed = len(programs), 0
-        self._requests: dict[str, tuple[str, Request]] = {}
+        self._requests: dict[str, tuple[str, Request]] = {}  # with the site asked
         self._gone: dict[str, int] = {}  # sites that are offline, and for how many more polls
         self._late: dict[str, int] = {}  # messages whose reply comes after so many more pulls
 

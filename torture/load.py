@@ -2,8 +2,8 @@
 
 Each size is measured in a new process, which can be started by hand:
 
-    python -m torture.load clients COUNT METHOD FOLDER
-    python -m torture.load replies COUNT METHOD FOLDER
+    python -m torture.load clients COUNT FOLDER
+    python -m torture.load replies COUNT FOLDER
 """
 
 import json
@@ -44,40 +44,35 @@ REPLY = 50_000_000  # bytes
 # Models that the server may hold in memory; sums are in double precision. Measured: 12.7 with
 # 8 sites and 15.3 with 64, including the SuperLink's copies of one reply.
 MODELS = 16
-FEW = 32
+FEW, MANY = 32, 2048  # clients
+REPLIES = 64
 
 
-def many_clients(count: int, method: str = "fedwca") -> Any:
-    def attempt(folder: Path, number: int) -> None:
-        """Check that memory grows by at most the limit for each client."""
-        few = run_module("torture.load", "clients", FEW, method, folder / "few", timeout=300)
-        many = run_module("torture.load", "clients", count, method, folder / "many", timeout=1200)
-        for who, each in (("server", A_CLIENT), ("worker", A_WORKER)):
-            bound = few[who] + (count - FEW) * each
-            check(many[who] <= bound, f"the {who} used {many[who]:.0f} MiB; limit {bound:.0f}")
-        check(many["lines"] == ROUNDS + 1, f"{many['lines']} lines of results")
-        check(not many["remaining"], f"files remain: {many['remaining']}")
-
-    return attempt
+def many_clients(folder: Path, number: int) -> None:
+    """Check that memory grows by at most the limit for each client."""
+    few = run_module("torture.load", "clients", FEW, folder / "few", timeout=300)
+    many = run_module("torture.load", "clients", MANY, folder / "many", timeout=1200)
+    for who, each in (("server", A_CLIENT), ("worker", A_WORKER)):
+        bound = few[who] + (MANY - FEW) * each
+        check(many[who] <= bound, f"the {who} used {many[who]:.0f} MiB; limit {bound:.0f}")
+    check(many["lines"] == ROUNDS + 1, f"{many['lines']} lines of results")
+    check(not many["remaining"], f"files remain: {many['remaining']}")
 
 
-def large_replies(count: int, method: str = "fedavg") -> Any:
-    def attempt(folder: Path, number: int) -> int:
-        """Check that the memory for all replies of a round is that of a few."""
-        facts = run_module("torture.load", "replies", count, method, folder, timeout=1200)
-        check(facts["answered"] == count, f"{facts['answered']} of {count} replies were accepted")
-        bound = MODELS * facts["model"]
-        check(facts["more"] <= bound, f"the server used {facts['more']:.0f} MiB; limit {bound:.0f}")
-        check(not facts["remaining"], f"files remain: {facts['remaining']}")
-        return count
-
-    return attempt
+def large_replies(folder: Path, number: int) -> int:
+    """Check that the memory for all replies of a round is that of a few."""
+    facts = run_module("torture.load", "replies", REPLIES, folder, timeout=1200)
+    check(facts["answered"] == REPLIES, f"{facts['answered']} of {REPLIES} replies were accepted")
+    bound = MODELS * facts["model"]
+    check(facts["more"] <= bound, f"the server used {facts['more']:.0f} MiB; limit {bound:.0f}")
+    check(not facts["remaining"], f"files remain: {facts['remaining']}")
+    return REPLIES
 
 
 # --- in a new process -----------------------------------------------------------------------------
 
 
-def clients(count: int, method: str, folder: Path) -> dict[str, Any]:
+def clients(count: int, folder: Path) -> dict[str, Any]:
     """Run three rounds of tiny clients on two workers, with results and checkpoints on disk."""
     folder.mkdir(parents=True, exist_ok=True)
     data = create_clients(count, folder / "pixels.npy")
@@ -86,7 +81,7 @@ def clients(count: int, method: str, folder: Path) -> dict[str, Any]:
     model.freeze_classifier()
     settings_ = {
         "data": {"benchmark": "npz", "source": "0", "image_size": SIDE, "path": "/nowhere"},
-        "method": {"name": method, **({"clustering": "domain"} if method == "fedwca" else {})},
+        "method": {"name": "fedwca", "clustering": "domain"},
         "training": {"rounds": ROUNDS, "epochs": 1, "batch_size": IMAGES},
     }
     chosen = resolve(settings_).method
@@ -169,17 +164,17 @@ class Grid:
         return reply
 
 
-def replies(count: int, method: str, folder: Path) -> dict[str, Any]:
+def replies(count: int, folder: Path) -> dict[str, Any]:
     """Run a round and the final evaluation with many sites and a large network."""
     torch.manual_seed(0)
     model = build_model("resnet18", 10, image_size=64, bottleneck=2600)
     model.freeze_classifier()
     features = clone(model.feature_state())
     grid = Grid(count, features, folder)
-    experiment = settings(method, rounds=1)
+    experiment = settings("fedavg", rounds=1)
     names = {f"site-{n}": "" for n in range(count)}
     rules = Rules(least_sites=count, start_seconds=60, round_seconds=600)
-    engine, log = engine_for(grid, experiment, model, tuple("0123456789"), names, rules=rules)  # type: ignore[arg-type]
+    engine, log = engine_for(grid, experiment, model, tuple("0123456789"), names, rules=rules)
     model_bytes = sum(t.numel() * t.element_size() for t in features.values())
     assert model_bytes >= REPLY
     before = read_memory("VmRSS")
@@ -187,7 +182,6 @@ def replies(count: int, method: str, folder: Path) -> dict[str, Any]:
     answered = sum(facts["answered"] == 1 for facts in log.sites.values())
     return {
         "model": model_bytes / 2**20,
-        "before": before,
         "more": read_memory("VmHWM") - before,
         "answered": answered,
         "remaining": [str(p) for p in engine._scratch.glob("*")],
@@ -195,23 +189,11 @@ def replies(count: int, method: str, folder: Path) -> dict[str, Any]:
 
 
 ATTACKS = [
-    Attack(
-        "2,048 simulated clients for 3 rounds",
-        many_clients(2048),
-        times=1,
-        short_times=0,
-        alone=True,
-    ),
-    Attack(
-        "64 Flower replies of 50 MB in a round",
-        large_replies(64),
-        times=1,
-        short_times=0,
-        alone=True,
-    ),
+    Attack("2,048 simulated clients for 3 rounds", many_clients, 1, short_times=0, alone=True),
+    Attack("64 Flower replies of 50 MB in a round", large_replies, 1, short_times=0, alone=True),
 ]
 
 if __name__ == "__main__":
-    what, number, method, place = sys.argv[1:]
+    what, count, place = sys.argv[1:]
     work = {"clients": clients, "replies": replies}[what]
-    print(json.dumps(work(int(number), method, Path(place))))
+    print(json.dumps(work(int(count), Path(place))))

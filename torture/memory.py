@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torture import module_command, module_environment
+from torture.attack import check
 
 __all__ = ["Usage", "current_usage", "read_memory", "run_module", "watch_children"]
 
@@ -57,12 +58,16 @@ def watch_children() -> Iterator[dict[int, float]]:
         thread.join()
 
 
-def run_module(module: str, *arguments: object, timeout: float) -> Any:
+def run_module(module: str, *arguments: object, timeout: float, **environment: str) -> Any:
     """Run one of our modules in a process and return the JSON that it prints last."""
     command = module_command(module, *arguments)
     done = subprocess.run(
-        command, env=module_environment(), capture_output=True, text=True, timeout=timeout
+        command,
+        env=module_environment(**environment),
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout,
     )
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command[1:])} failed: {done.stderr[-2000:]}")
+    check(done.returncode == 0, f"exit code {done.returncode}: {done.stderr[-2000:]}")
     return json.loads(done.stdout.strip().splitlines()[-1])

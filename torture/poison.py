@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from fedwca._support.errors import UserError
 from fedwca.core.params import State, clone, flatten
 from fedwca.data.images import ClientData
 from fedwca.data.partition import Partition
 from fedwca.engines.base import Exchange, Job
-from fedwca.engines.flower.plausibility import check_magnitude
+from fedwca.engines.flower.reply_checks import check_magnitude
 from fedwca.engines.record_checks import check_state
 from fedwca.engines.simulator.simulator import Simulator
 from fedwca.experiments.config import Experiment, resolve
@@ -33,59 +34,42 @@ from fedwca.methods import Client, Record
 from fedwca.models import DomainModel
 
 AGGREGATIONS = ["mean", "median", "trimmed_mean", "clipped"]
-Poison = Callable[[State, int], State]
+Poison = Callable[[Tensor, torch.Generator], Tensor]
+POISONS: dict[str, Poison] = {
+    "900 × the source": lambda tensor, rng: tensor * 900,
+    "- the source": lambda tensor, rng: -tensor,
+    "noise": lambda t, rng: 10 * t.abs().mean() * torch.randn(t.shape, generator=rng),
+}
 
 
-def scaled(source: State, round: int) -> State:
-    return _each(source, lambda tensor: tensor * 900)
-
-
-def flipped(source: State, round: int) -> State:
-    return _each(source, lambda tensor: -tensor)
-
-
-def noise(source: State, round: int) -> State:
-    rng = torch.Generator().manual_seed(round)
-    return _each(source, lambda t: 10 * t.abs().mean() * torch.randn(t.shape, generator=rng))
-
-
-POISONS: dict[str, Poison] = {"900 × the source": scaled, "- the source": flipped, "noise": noise}
-
-
-def _each(source: State, change: Callable[[torch.Tensor], torch.Tensor]) -> State:
+def poisoned(source: State, poison: Poison, round: int) -> State:
     """Change all numbers but counters; variances stay positive, or they would be rejected."""
-    changed = {n: change(t) if t.is_floating_point() else t for n, t in source.items()}
+    rng = torch.Generator().manual_seed(round)
+    changed = {n: poison(t, rng) if t.is_floating_point() else t for n, t in source.items()}
     return {n: t.abs() if n.endswith("running_var") else t for n, t in changed.items()}
 
 
-class PoisonedEngine:
-    """An engine whose last client sends a poisoned model, or no reply without a poison."""
+class PoisonedSimulator(Simulator):
+    """A simulator whose last client sends a poisoned model, or no reply without a poison."""
 
-    def __init__(self, engine: Simulator, source: State, poison: Poison | None) -> None:
-        self._engine, self._source, self._poison = engine, source, poison
-        self._malicious = engine.clients()[-1]
-
-    def clients(self) -> list[Client]:
-        return self._engine.clients()
+    source: State
+    poison: Poison | None
 
     def exchange(self, round: int, state: Record, jobs: Iterable[tuple[Client, Job]]) -> Exchange:
-        done = self._engine.exchange(round, state, jobs)
+        done, malicious = super().exchange(round, state, jobs), self.clients()[-1]
         results = dict(done.results)
-        adapted = results[self._malicious].adapted
-        if adapted is not None and self._poison is None:
-            del results[self._malicious]
-        elif adapted is not None and self._poison is not None:
-            local = self._poison(self._source, round)
+        if (adapted := results[malicious].adapted) is None:
+            return done
+        if self.poison is None:
+            del results[malicious]
+        else:
+            local = poisoned(self.source, self.poison, round)
             reply = Record({"local": local}, adapted.reply.values)
-            check_state("local", local, self._source)
-            check_magnitude(reply, self._source)
-            results[self._malicious] = results[self._malicious]._replace(
-                adapted=adapted._replace(reply=reply)
-            )
+            check_state("local", local, self.source)
+            check_magnitude(reply, self.source)
+            sent = adapted._replace(reply=reply)
+            results[malicious] = results[malicious]._replace(adapted=sent)
         return done._replace(results=results)
-
-    def close(self) -> None:
-        self._engine.close()
 
 
 def run(
@@ -98,10 +82,9 @@ def run(
     source, lines, checkpoints = clone(model.feature_state()), [], []
     method = experiment.method
     with tempfile.TemporaryDirectory() as folder:
-        simulator = Simulator(
-            model, method, clients, experiment.run.seed, Path(folder) / "scratch", workers=1
-        )
-        engine = PoisonedEngine(simulator, source, poison)
+        scratch = Path(folder) / "scratch"
+        engine = PoisonedSimulator(model, method, clients, experiment.run.seed, scratch, workers=1)
+        engine.source, engine.poison = source, poison
         start = Checkpoint(0, method.init(source), {}, {})
         try:
             federate(method, engine, start, lines.append, checkpoints.append)
@@ -125,13 +108,10 @@ def run_seed(
     """Return distance and accuracy by poison and aggregation."""
     found = {}
     for aggregation in AGGREGATIONS:
+        method = {"name": options.method, "aggregation": aggregation}
+        training, source = {"rounds": options.rounds}, {"epochs": 15}
         experiment = resolve(
-            {
-                "method": {"name": options.method, "aggregation": aggregation},
-                "source": {"epochs": 15},
-                "training": {"rounds": options.rounds},
-                "run": {"seed": seed},
-            }
+            {"method": method, "source": source, "training": training, "run": {"seed": seed}}
         )
         benchmark = load_data(experiment, cache)
         clients = benchmark.clients(experiment.data.source, Partition(8), seed)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from fedwca.core.params import State, distance, mix
 from fedwca.engines.codec import WireError, pack
@@ -61,7 +62,8 @@ class Sites:
             reply = self.sites[name].run_step(step, 0, message, LEAST)
             if does_step_before_loss:
                 return
-            sent = self.changes.get((name, step), _honest)(reply, self.rng)
+            change = self.changes.get((name, step))
+            sent = change(reply, self.rng) if change else reply
             template = TEMPLATE if step == "mask" else {}
             names = sums.reply_names(step, name)
             received = read_step_reply(pack({SUM_RECORD: sent})[0], names, template)
@@ -75,10 +77,8 @@ class Sites:
         """Check that the mean is that of the sites it names."""
         if not means:
             return
-        check(
-            sorted(means) == sorted(self.accepted["mask"]),
-            "the mean names other sites than were summed",
-        )
+        summed = sorted(self.accepted["mask"])
+        check(sorted(means) == summed, "the mean names other sites than were summed")
         total = sum(self.weights[name] for name in means)
         shares = [self.weights[name] / total for name in means]
         expected = mix([self.states[name] for name in means], shares)
@@ -89,10 +89,6 @@ class Sites:
 def _state(number: int, rng: random.Random) -> State:
     generator = torch.Generator().manual_seed(rng.getrandbits(40) + number)
     return {**TEMPLATE, "w": torch.randn(4, 8, generator=generator)}
-
-
-def _honest(reply: Record, rng: random.Random) -> Record:
-    return reply
 
 
 def drop_out(folder: Path, number: int) -> None:
@@ -137,28 +133,22 @@ def _noise(reply: Record, rng: random.Random) -> Record:
     return Record({}, values)
 
 
-def _truncated(reply: Record, rng: random.Random) -> Record:
-    return Record({}, {n: v[: rng.randrange(v.numel())] for n, v in reply.values.items()})
-
-
-def _empty(reply: Record, rng: random.Random) -> Record:
-    return Record()
-
-
-def _empty_values(reply: Record, rng: random.Random) -> Record:
-    return Record({}, {name: value[:0] for name, value in reply.values.items()})
-
-
 def _other_names(reply: Record, rng: random.Random) -> Record:
-    names = list(reply.values)
-    return Record({}, dict(zip([*names[1:], names[0]], reply.values.values(), strict=True)))
+    first, *others = reply.values
+    return Record({}, dict(zip([*others, first], reply.values.values(), strict=True)))
 
 
-def _floats(reply: Record, rng: random.Random) -> Record:
-    return Record({}, {name: value.float() for name, value in reply.values.items()})
+def _each(change: Callable[[Tensor, random.Random], Tensor]) -> Change:
+    return lambda reply, rng: Record({}, {n: change(v, rng) for n, v in reply.values.items()})
 
 
-CHANGES = [_noise, _truncated, _empty, _empty_values, _floats]
+CHANGES: list[Change] = [
+    _noise,
+    _each(lambda value, rng: value[: rng.randrange(value.numel())]),
+    _each(lambda value, rng: value[:0]),
+    _each(lambda value, rng: value.float()),
+    lambda reply, rng: Record(),
+]
 # In a masked vector any bit is as likely as its opposite, and there is only one name.
 PART_CHANGES = [*CHANGES, _bytes_flipped, _other_names]
 

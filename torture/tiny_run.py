@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,6 @@ from fedwca.engines.codec import load_records
 from fedwca.models import read_weights
 from tests.support.tiny_settings import TINY
 from torture.attack import check
-
-__all__ = [
-    "check_resumed",
-    "command",
-    "run_to_end",
-    "checkpoint_rounds",
-    "read_outcome",
-    "slow_environment",
-    "read_tensors",
-    "undisturbed_run",
-    "find_stale_files",
-]
 
 SLOW_DISK = Path(__file__).parent / "slow_disk"
 
@@ -74,6 +63,19 @@ def checkpoint_rounds(place: Path) -> list[int]:
     return sorted(int(path.name[-5:]) for path in place.glob("runs/*/checkpoint-?????"))
 
 
+def newest_checkpoint(place: Path) -> int:
+    """Return the number of rounds of the newest checkpoint, 0 if there is none."""
+    return max(checkpoint_rounds(place), default=0)
+
+
+def check_resumes(place: Path, run: Callable[[], str]) -> None:
+    """Check that a command, which returns its output, resumes from the newest checkpoint."""
+    rounds, done = newest_checkpoint(place), list(place.glob("runs/*/result.json"))
+    output = run()
+    if not done:  # a finished run prints nothing
+        check_resumed(output, rounds)
+
+
 def check_resumed(output: str, rounds: int) -> None:
     """Check in a command's output that it resumed after `rounds` rounds.
 
@@ -108,10 +110,16 @@ def read_outcome(place: Path) -> tuple[list[Any], list[dict[str, bytes]], dict[s
     return lines, models, read_tensors(run / "source.safetensors")
 
 
-def find_stale_files(place: Path) -> list[str]:
-    """Return temporary files and scratch folders that a run has left."""
+def check_same_result(place: Path, expected: Path, attack: str = "") -> None:
+    """Check that the results are those of the undisturbed run, and that no stale files remain."""
+    check(read_outcome(place) == read_outcome(expected), f"{attack}the result differs")
+    check_no_stale_files(place, attack)
+
+
+def check_no_stale_files(place: Path, attack: str = "") -> None:
+    """Check that a run has left neither temporary files nor a scratch folder."""
     found = [*place.rglob("*.tmp"), *place.rglob("scratch")]
-    return [str(path.relative_to(place)) for path in found]
+    check(not found, f"{attack}files remain: {[str(path.relative_to(place)) for path in found]}")
 
 
 def slow_environment() -> dict[str, str]:

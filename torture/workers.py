@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 
 from torture.attack import Attack, check
-from torture.processes import check_processes_ended, find_busy_workers
-from torture.tiny_run import check_resumed, checkpoint_rounds, find_stale_files, read_outcome
+from torture.processes import BackgroundRun, check_processes_ended, find_busy_workers
+from torture.tiny_run import check_resumes, check_same_result, newest_checkpoint
 
 __all__ = ["ATTACKS"]
 
@@ -47,19 +47,17 @@ def _disturb(attack: Fault, folder: Path, number: int) -> int:
     Returns how many workers the run has replaced, by its log.
     """
     rng = random.Random(number)
-    process = _start(folder, PROGRAM, folder.parent / "cache")
+    run = _start(folder, folder.parent / "cache")
     if number % 2 == 0:
-        _wait_for("round 0/", process, folder)
-    attacks = sum(_attack_worker(attack, process, rng) for _ in range(2))
-    output = _wait_for_end(process, folder)
+        _wait_for_output(run, "round 0/")
+    attacks = sum(_attack_worker(attack, run.process, rng) for _ in range(2))
+    output = run.wait_for_success()
     death = re.compile(rf"worker(?: for client \S+)? (?:{DEATHS[attack]})")
     replaced = len(death.findall(" ".join(output.split())))
     check(replaced > 0, f"after {attacks} attacks no worker was replaced: {output[-2000:]}")
     # A worker without memory may fail while Python starts.
-    check(
-        "Traceback" not in output or attack is _exhaust_memory,
-        f"it showed a traceback: {output[-2000:]}",
-    )
+    shown = "Traceback" in output and attack is not _exhaust_memory
+    check(not shown, f"it showed a traceback: {output[-2000:]}")
     _compare(folder)
     return replaced
 
@@ -99,20 +97,14 @@ def _interrupt(folder: Path, number: int) -> int:
     Returns 0 if the run had printed its results before.
     """
     rng = random.Random(number)
-    process = _start(folder, PROGRAM, folder / "cache")
-    _wait_for(STAGES[number % len(STAGES)], process, folder)
+    run = _start(folder, folder / "cache")
+    _wait_for_output(run, STAGES[number % len(STAGES)])
     time.sleep(rng.uniform(0, 1.5))
-    _press(process, rng)
-    unfinished = "Results:" not in (folder / "output.txt").read_text()
+    _press(run.process, rng)
+    unfinished = "Results:" not in run.output
     if unfinished:
-        _check_stopped(process, folder)
-    rounds, done = (
-        max(checkpoint_rounds(folder), default=0),
-        list(folder.glob("runs/*/result.json")),
-    )
-    output = _wait_for_end(_start(folder, PROGRAM, folder / "cache"), folder)
-    if not done:  # a finished run prints nothing
-        check_resumed(output, rounds)
+        _check_stopped(run, folder)
+    check_resumes(folder, lambda: _start(folder, folder / "cache").wait_for_success())
     _compare(folder)
     return int(unfinished)
 
@@ -134,62 +126,29 @@ def _press(process: "subprocess.Popen[bytes]", rng: random.Random) -> None:
     check(seconds <= limit, f"the run ended {seconds:.1f} s after Ctrl-C")
 
 
-def _check_stopped(process: "subprocess.Popen[bytes]", folder: Path) -> None:
-    output = (folder / "output.txt").read_text()
-    check(process.returncode == 130, f"exit code {process.returncode}: {output[-2000:]}")
+def _check_stopped(run: BackgroundRun, folder: Path) -> None:
+    output, code = run.output, run.process.returncode
+    check(code == 130, f"exit code {code}: {output[-2000:]}")
     started = (folder / "runs").exists()  # otherwise there may be nothing to resume
     check("to resume" in output or not started, f"it did not say how to resume: {output[-2000:]}")
     check("Traceback" not in output, f"it showed a traceback: {output[-2000:]}")
-    check_processes_ended(process.pid)
-    printed = [int(rounds) for rounds in re.findall(r"round (\d+)/", output)]
-    found = checkpoint_rounds(folder)
-    check(
-        max(found, default=0) >= max(printed, default=0), f"round {printed} is not on disk: {found}"
-    )
+    check_processes_ended(run.process.pid)
+    printed = max(map(int, re.findall(r"round (\d+)/", output)), default=0)
+    check(newest_checkpoint(folder) >= printed, f"round {printed} is not on disk")
 
 
-# --- runs --------------------------------------------------------------------------------------
-
-
-def _start(folder: Path, program: str, cache: Path, workers: int = 2) -> "subprocess.Popen[bytes]":
-    """Start a run in a session of its own; its output goes to a file."""
+def _start(folder: Path, cache: Path, workers: int = 2) -> BackgroundRun:
+    """Start a run and wait until Python has started, after which it can be interrupted."""
     chosen = {**SETTINGS, "run.workers": workers}
     settings = [f"--set={name}={value}" for name, value in chosen.items()]
     places = ["--runs", str(folder / "runs"), "--cache", str(cache)]
-    with (folder / "output.txt").open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-c", program, "run", *settings, *places],
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            # A background job of a shell ignores Ctrl-C, and its children inherit that.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )
-    _wait_for("ready", process, folder)
-    return process
+    run = BackgroundRun([sys.executable, "-c", PROGRAM, "run", *settings, *places], folder)
+    _wait_for_output(run, "ready")
+    return run
 
 
-def _wait_for(words: str, process: "subprocess.Popen[bytes]", folder: Path) -> None:
-    deadline = time.monotonic() + 240
-    while process.poll() is None and words not in (folder / "output.txt").read_text():
-        if time.monotonic() > deadline:
-            os.killpg(process.pid, signal.SIGKILL)
-            check(
-                False, f"{words!r} was never printed: {(folder / 'output.txt').read_text()[-2000:]}"
-            )
-        time.sleep(0.01)
-
-
-def _wait_for_end(process: "subprocess.Popen[bytes]", folder: Path) -> str:
-    """Wait for a run that must succeed; return its output."""
-    try:
-        code = process.wait(timeout=240)
-    finally:
-        process.kill()
-    output = (folder / "output.txt").read_text()
-    check(code == 0, f"exit code {code}: {output[-3000:]}")
-    check_processes_ended(process.pid)
-    return output
+def _wait_for_output(run: BackgroundRun, words: str) -> None:
+    run.wait_until(lambda: words in run.output)
 
 
 def _compare(folder: Path) -> None:
@@ -198,10 +157,9 @@ def _compare(folder: Path) -> None:
     if not expected.exists():
         unfinished = folder.parent / "unfinished"
         unfinished.mkdir()
-        _wait_for_end(_start(unfinished, PROGRAM, folder.parent / "cache", workers=1), unfinished)
+        _start(unfinished, folder.parent / "cache", workers=1).wait_for_success()
         unfinished.rename(expected)
-    check(read_outcome(folder) == read_outcome(expected), "results differ from the undisturbed run")
-    check(not find_stale_files(folder), f"files remain: {find_stale_files(folder)}")
+    check_same_result(folder, expected)
 
 
 ATTACKS = [

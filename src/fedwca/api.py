@@ -123,8 +123,7 @@ class Run:
     @property
     def weights(self) -> dict[int, dict[str, list[float]]]:
         """The cluster weights v_k of each round, by client; only rounds that have any."""
-        rounds = {int(line["round"]): _weights(line) for line in self._view.lines}
-        return {number: weights for number, weights in rounds.items() if weights}
+        return self._view.weights
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -162,8 +161,3 @@ class Run:
     def _scores(self) -> dict[str, Any]:
         scores: dict[str, Any] = self._view.last.get("clients", {})
         return scores
-
-
-def _weights(line: Mapping[str, Any]) -> dict[str, list[float]]:
-    facts = line.get("server", {})
-    return {name.removeprefix("v/"): v for name, v in facts.items() if name.startswith("v/")}

@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedwca._support.errors import UserError, describe_disk_error
-from fedwca._support.temporary_files import remove_stale_files
+from fedwca._support.files import remove_stale_files
 from fedwca.cli.console import show_logs
 from fedwca.data.site_images import SitePaths
 from fedwca.deploy.daemons import SERVER_FOLDER, SITE_FOLDER, read_local_settings

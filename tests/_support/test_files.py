@@ -1,64 +1,25 @@
-"""Safe file names, atomic writes and checksums."""
+"""Atomic writes, temporary files and checksums."""
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedwca._support import files
 from fedwca._support.files import (
     add_checksum,
     open_regular_file,
+    read_json,
     read_lines,
-    safe_file_names,
+    read_optional_json,
+    remove_stale_files,
     verify_checksum,
     write_folder_atomically,
 )
-
-HOSTILE = [
-    *("<script>alert(1)</script>", "../../etc/passwd", "a\nb", "\u202ertl", "😀", "", ".", "-rf"),
-    *("x" * 300, "x" * 299, "א" * 300, "𝒜" * 300, "CON", "nul", "\x00", "\udcff"),
-]
-
-
-def test_ordinary_names_stay_readable() -> None:
-    names = ["photo/0", "photo/1", "Zürich Süd", "dock_camera"]
-    assert list(safe_file_names(names).values()) == [
-        "photo-0",
-        "photo-1",
-        "Zürich-Süd",
-        "dock-camera",
-    ]
-
-
-def test_names_that_would_be_the_same_file_stay_apart() -> None:
-    names = ["a/b", "a b", "A-B", "a:b"]
-    found = list(safe_file_names(names).values())
-    assert len({name.casefold() for name in found}) == 4
-    assert all(name.casefold().startswith("a-b-") for name in found)
-
-
-def test_no_name_can_equal_the_file_name_of_another() -> None:
-    first = safe_file_names(["a/b", "a b"])["a/b"]
-    found = safe_file_names(["a/b", "a b", first])
-    assert found["a/b"] == first
-    assert len(set(found.values())) == 3
-
-
-@pytest.mark.parametrize("name", HOSTILE, ids=repr)
-def test_any_name_makes_a_file_in_its_folder(tmp_path: Path, name: str) -> None:
-    found = safe_file_names([name])[name]
-    path = tmp_path / f"{found}.safetensors.1234567.tmp"
-    path.write_bytes(b"")
-    assert os.listdir(tmp_path) == [path.name]
-    assert found == safe_file_names([name])[name]
-    assert not found.startswith(("-", "."))
-
-
-def test_hostile_names_stay_apart() -> None:
-    found = safe_file_names(HOSTILE)
-    assert len({name.casefold() for name in found.values()}) == len(HOSTILE)
 
 
 def test_a_folder_is_written_completely_or_not_at_all(tmp_path: Path) -> None:
@@ -98,3 +59,81 @@ def test_unparsable_lines_are_ignored(tmp_path: Path) -> None:
     assert read_lines(path) == [{"round": 1}]
     (tmp_path / "zero").symlink_to("/dev/zero")
     assert read_lines(tmp_path / "zero") == []
+
+
+def test_an_optional_file_is_empty_if_missing_or_corrupt(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text('{"site": "Köln"}', encoding="utf-8")
+    assert read_json(path) == read_optional_json(path) == {"site": "Köln"}
+    for text in ("{", "[1, 2]", "[" * 100_000):
+        path.write_text(text)
+        assert read_optional_json(path) == {}
+    assert read_optional_json(tmp_path) == read_optional_json(tmp_path / "none.json") == {}
+    with pytest.raises(FileNotFoundError):
+        read_json(tmp_path / "none.json")
+
+
+# --- temporary files ----------------------------------------------------------------------------
+
+LONG_AGO = 10**9  # in 2001
+OF_ANOTHER = "a.0123abcd-7.tmp"
+
+
+@pytest.fixture
+def dead() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def named(pid: int) -> str:
+    return f"a.{files._MACHINE}-{pid}.tmp"
+
+
+def left(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_only_files_of_dead_processes_on_this_machine_are_stale(tmp_path: Path, dead: int) -> None:
+    kept = {named(os.getppid()), OF_ANOTHER, "a.tmp", f"a.{files._MACHINE}-{10**30}.tmp"}
+    (tmp_path / "below").mkdir()
+    for name in {named(dead), *kept}:
+        (tmp_path / "below" / name).touch()
+    remove_stale_files(tmp_path)
+    assert left(tmp_path / "below") == kept
+
+
+def test_after_a_day_all_temporary_files_are_stale_and_no_others(tmp_path: Path) -> None:
+    for name in (named(os.getppid()), OF_ANOTHER, "a.tmp", "a.7.tmp"):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (LONG_AGO, LONG_AGO))
+    remove_stale_files(tmp_path)
+    assert left(tmp_path) == {"a.tmp", "a.7.tmp"}
+
+
+def test_in_a_locked_folder_all_temporary_files_are_stale(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    for folder in (tmp_path, tmp_path / "below"):
+        (folder / OF_ANOTHER).mkdir()
+        (folder / "a.tmp").touch()
+    remove_stale_files(tmp_path, locked=True)
+    assert left(tmp_path) == {"below"}
+    assert left(tmp_path / "below") == {OF_ANOTHER, "a.tmp"}
+
+
+def test_one_file_that_cannot_be_removed_does_not_keep_the_others(
+    tmp_path: Path, dead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"{letter}{named(dead)}" for letter in "bcd"]
+    for name in names:
+        (tmp_path / name).touch()
+    remove = files.remove
+
+    def refused(path: Path) -> None:
+        if path.name == names[1]:
+            raise PermissionError(path)
+        remove(path)
+
+    monkeypatch.setattr(files, "remove", refused)
+    remove_stale_files(tmp_path)
+    assert left(tmp_path) == {names[1]}

@@ -1,6 +1,10 @@
-"""Names stay apart when they are shown, and long work logs its progress."""
+"""Parsers, names that stay apart when shown or used for files, and the log of long work."""
 
 import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,8 +13,64 @@ from fedwca._support.text import (
     escape_unprintable,
     format_count,
     log_progress,
+    parse_json,
+    parse_toml,
+    safe_file_names,
     to_single_line,
 )
+
+HOSTILE = [
+    *("<script>alert(1)</script>", "../../etc/passwd", "a\nb", "\u202ertl", "😀", "", ".", "-rf"),
+    *("x" * 300, "x" * 299, "א" * 300, "𝒜" * 300, "CON", "nul", "\x00", "\udcff"),
+]
+
+
+def test_ordinary_names_stay_readable() -> None:
+    names = ["photo/0", "photo/1", "Zürich Süd", "dock_camera"]
+    found = list(safe_file_names(names).values())
+    assert found == ["photo-0", "photo-1", "Zürich-Süd", "dock-camera"]
+
+
+def test_names_that_would_be_the_same_file_stay_apart() -> None:
+    names = ["a/b", "a b", "A-B", "a:b"]
+    found = list(safe_file_names(names).values())
+    assert len({name.casefold() for name in found}) == 4
+    assert all(name.casefold().startswith("a-b-") for name in found)
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=repr)
+def test_any_name_makes_a_file_in_its_folder(tmp_path: Path, name: str) -> None:
+    found = safe_file_names([name])[name]
+    path = tmp_path / f"{found}.safetensors.1234567.tmp"
+    path.write_bytes(b"")
+    assert os.listdir(tmp_path) == [path.name]
+    assert not found.startswith(("-", "."))
+
+
+def test_hostile_names_stay_apart() -> None:
+    found = safe_file_names(HOSTILE)
+    assert len({name.casefold() for name in found.values()}) == len(HOSTILE)
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+def test_valid_json_and_toml_are_parsed() -> None:
+    assert parse_json('{"α": [1, 2.5, null]}') == {"α": [1, 2.5, None]}
+    assert parse_json('{"α": 1}'.encode()) == {"α": 1}
+    assert parse_toml("[run]\nseed = 3") == {"run": {"seed": 3}}
+
+
+@pytest.mark.parametrize(
+    ("parse", "content"),
+    [
+        *((parse_json, text) for text in (DEEP, "", "{", "nul", '{"a": 1} x', b"\xff\xfe\xfa")),
+        *((parse_toml, f"x = {value}") for value in (DEEP, "", "1\nx = 2", "0x" + "f" * 5000)),
+    ],
+)
+def test_invalid_text_is_a_value_error(parse: Callable[[Any], object], content: Any) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - the parser's own message
+        parse(content)
 
 
 def test_progress_is_logged_every_ten_seconds(

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from fedwca.report.page import report_page
+from fedwca.report.page import WatchServer, report_page
 from fedwca.report.runs import read_run
-from fedwca.report.watch import watch_server
 from tests.support.made_up_runs import HOSTILE, make_run
 
 Opened = Callable[[str], Any]
@@ -36,14 +35,13 @@ def keys(browser: Any, *names: str) -> None:
         ActionChains(browser).send_keys(getattr(Keys, name)).perform()
 
 
-def cells(browser: Any) -> list[str]:
-    script = "return [...document.querySelectorAll('#weights .cell')].map((c) => c.textContent)"
-    return list(browser.execute_script(script))
+def texts(browser: Any, selector: str) -> list[str]:
+    script = "return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)"
+    return list(browser.execute_script(script, selector))
 
 
 def column(browser: Any, table: str, number: int) -> list[str]:
-    script = "return [...document.querySelectorAll(arguments[0])].map((cell) => cell.textContent)"
-    return list(browser.execute_script(script, f"{table} tbody td:nth-child({number})"))
+    return texts(browser, f"{table} tbody td:nth-child({number})")
 
 
 def filled(browser: Any, table: str) -> list[str]:
@@ -64,10 +62,7 @@ def test_one_run_opens_without_errors_or_network(run: Path, opened: Opened) -> N
     browser = opened(report_page([read_run(run)]))
     assert complaints(browser) == []
     assert all(url.startswith(("file:", "data:", "about:")) for url in requests(browser))
-    headings = browser.execute_script(
-        "return [...document.querySelectorAll('h2')].map((h) => h.textContent)"
-    )
-    assert headings == [
+    assert texts(browser, "h2") == [
         "Summary",
         "Final accuracy",
         "Clusters",
@@ -81,9 +76,7 @@ def test_one_run_opens_without_errors_or_network(run: Path, opened: Opened) -> N
         ".every((s) => s.getAttribute('aria-label').length > 10)"
     )
     assert browser.execute_script(described)
-    assert (
-        browser.execute_script("return document.querySelectorAll('#clusters image').length") == 32
-    )
+    assert len(texts(browser, "#clusters image")) == 32
     assert browser.execute_script(
         "return [...document.querySelectorAll('figure')].every((f) => f.querySelector('details'))"
     )
@@ -97,14 +90,13 @@ def test_the_slider_changes_the_heat_map_and_keys_move_it(run: Path, opened: Ope
     def expected(number: int) -> list[str]:
         return [f"{v:.2f}" for name in names for v in lines[number]["server"][f"v/{name}"]]
 
-    assert cells(browser) == expected(5)
+    assert texts(browser, "#weights .cell") == expected(5)
     browser.execute_script("document.getElementById('round').focus()")
     keys(browser, "ARROW_LEFT")
-    assert cells(browser) == expected(4)
+    assert texts(browser, "#weights .cell") == expected(4)
     keys(browser, "HOME")
-    assert cells(browser) == expected(2)
-    said = browser.execute_script("return document.querySelector('output').textContent")
-    assert said == "round 2 of 5"
+    assert texts(browser, "#weights .cell") == expected(2)
+    assert texts(browser, "output")[0] == "round 2 of 5"
 
 
 def test_tables_open_and_sort_by_keyboard_alone(run: Path, opened: Opened) -> None:
@@ -158,17 +150,13 @@ def test_several_runs_side_by_side(tmp_path: Path, opened: Opened) -> None:
     runs = [make_run(tmp_path, method=m, seed=s) for m in ("fedwca", "fedavg") for s in range(3)]
     browser = opened(report_page([read_run(path) for path in runs]))
     assert complaints(browser) == []
-    titles = browser.execute_script(
-        "return [...document.querySelectorAll('h3')].map((h) => h.textContent)"
-    )
-    assert titles == [
+    assert texts(browser, "h3") == [
         "Accuracy by domain and method",
         "Accuracy by round",
         "Accuracy, mean ± standard deviation over seeds",
         "Is the best ahead by more than chance?",
     ]
-    bars = browser.execute_script("return document.querySelectorAll('#bars-0 rect title').length")
-    assert bars == 2 * 5  # two methods, four domains and their mean
+    assert len(texts(browser, "#bars-0 rect title")) == 2 * 5  # four domains and their mean
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -177,9 +165,7 @@ def test_hostile_names_do_no_harm(tmp_path: Path, opened: Opened, several: bool)
     browser = opened(report_page([read_run(path) for path in runs]))
     assert complaints(browser) == []
     assert browser.execute_script("return window.harmed") is None
-    assert browser.execute_script(
-        "return document.querySelectorAll('main b, main script').length"
-    ) == (0 if several else 5)
+    assert len(texts(browser, "main b, main script")) == (0 if several else 5)
     width = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert browser.execute_script(width) <= 0
     if not several:
@@ -230,7 +216,7 @@ def test_a_page_follows_a_run(tmp_path: Path, browser: Any) -> None:
     results = run / "results.jsonl"
     lines = results.read_text().splitlines(keepends=True)
     results.write_text("".join(lines[:3]))
-    server = watch_server(lambda: [read_run(run)])
+    server = WatchServer(lambda: [read_run(run)])
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         browser.get(f"http://127.0.0.1:{server.server_address[1]}/")

@@ -5,7 +5,7 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -15,21 +15,8 @@ import typer
 from PIL import Image
 
 from fedwca.cli.entry import app
+from tests.cli.conftest import Fedwca, Invoke
 from tests.support.tiny_settings import TINY
-
-Fedwca = Callable[..., str]
-
-
-@pytest.fixture
-def fedwca(invoke: Callable[..., Any]) -> Fedwca:
-    """Call a command that must succeed; return its stdout."""
-
-    def call(*arguments: str) -> str:
-        output = invoke(*arguments)
-        assert output.code == 0, output.err
-        return str(output.out)
-
-    return call
 
 
 def test_run_list_show_compare_and_run_again(fedwca: Fedwca, npz_folder: Path) -> None:
@@ -70,7 +57,7 @@ def test_preview_writes_a_contact_sheet(fedwca: Fedwca, npz_folder: Path) -> Non
 
 
 def test_a_preview_that_cannot_be_written_keeps_the_old_one(
-    invoke: Callable[..., Any], npz_folder: Path, monkeypatch: pytest.MonkeyPatch
+    invoke: Invoke, npz_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(self: Image.Image, file: Any, *_: object, **__: object) -> None:
         with file.open("wb") if isinstance(file, Path) else nullcontext(file) as stream:

@@ -3,18 +3,15 @@
 import io
 import json
 import logging
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fedwca.cli.console import Screen, show_logs
 from fedwca.cli.progress import LineProgress, TerminalProgress
-from fedwca.cli.report import _reader
+from tests.cli.conftest import Invoke
 from tests.support.made_up_runs import make_run
 
-Invoke = Callable[..., Any]
 ESC = "\x1b[2J\u202e"
 
 
@@ -85,14 +82,3 @@ def test_control_codes_in_settings_and_names_are_escaped(invoke: Invoke) -> None
         done = invoke(*words)
         assert done.err.startswith(("warning: ", "error: "))
         assert harmless(done.out + done.err)
-
-
-def test_watch_warns_once_of_an_unreadable_run(
-    invoke: Invoke, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_run(Path("runs"))
-    (Path("runs") / "bad").mkdir()
-    (Path("runs") / "bad" / "config.json").write_text("{}")
-    read = _reader(None, Path("runs"))
-    assert [len(read()) for _ in range(3)] == [1, 1, 1]
-    assert capsys.readouterr().err.count("runs/bad") == 1

@@ -1,15 +1,14 @@
 """[privacy] as users see it."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from tests.cli.conftest import Invoke
 from tests.support.tiny_settings import TINY
 
 
 def test_a_run_prints_epsilon_before_it_starts_and_show_repeats_it(
-    invoke: Callable[..., Any], npz_folder: Path
+    invoke: Invoke, npz_folder: Path
 ) -> None:
     noise = ["--set=privacy.clip=1", "--set=privacy.noise_multiplier=2"]
     settings = [*TINY, f"--set=data.path={npz_folder}", "--method=fedavg", *noise]

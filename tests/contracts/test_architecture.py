@@ -56,16 +56,10 @@ def within(name: str, rooms: set[str]) -> bool:
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_a_module_imports_from_its_own_room_and_those_below(path: Path) -> None:
-    room = name_of(path).split(".")[1]
-    known = {name for name in imports(path) if name.startswith("fedwca.")}
-    foreign = {n for n in known if not within(n, {*ALLOWED[room], room, "_support"})}
-    assert foreign == set()
-
-
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_engines_know_no_concrete_method_and_reports_no_torch(path: Path) -> None:
     used, room = imports(path), name_of(path).split(".")[1]
-    if room == "engines":
+    known = {name for name in used if name.startswith("fedwca.")}
+    assert {n for n in known if not within(n, {*ALLOWED[room], room, "_support"})} == set()
+    if room == "engines":  # engines know no concrete method
         assert not used & {kind.__module__ for kind in METHODS.values()}
     if room == "report" or name_of(path) == "fedwca.experiments.run_schema":
         assert "torch" not in {name.split(".")[0] for name in used}
@@ -117,20 +111,15 @@ def entries_of_readme_map() -> list[tuple[int, str, str]]:
     ]
 
 
-def test_the_map_in_the_readme_has_every_package_and_top_level_module() -> None:
-    mapped = [path.rstrip("/") for indent, path, _ in entries_of_readme_map() if indent == 2]
+def test_the_map_in_the_readme_has_all_packages_folders_and_pages() -> None:
+    entries = entries_of_readme_map()
+    mapped = [path.rstrip("/") for indent, path, _ in entries if indent == 2]
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
     modules = {path.name for path in ROOT.glob("*.py")} - {"__init__.py"}
     assert sorted(mapped) == sorted(packages | modules)
-
-
-def test_the_map_in_the_readme_has_only_folders_that_exist() -> None:
-    for indent, path, _ in entries_of_readme_map():
+    for indent, path, _ in entries:
         assert indent == 2 or (REPOSITORY / path).is_dir(), path
-
-
-def test_the_map_in_the_readme_has_every_page_of_the_documentation() -> None:
-    (text,) = (text for _, path, text in entries_of_readme_map() if path == "docs/")
+    (text,) = (text for _, path, text in entries if path == "docs/")
     pages = {path.name for path in (REPOSITORY / "docs").glob("*.md")}
     assert set(re.findall(r"[\w-]+\.md", text)) == pages
 

@@ -10,9 +10,7 @@ import pytest
 from fedwca._support.errors import UserError
 from fedwca.data import BENCHMARKS, DataRequest, Partition, detect_benchmark, load_benchmark
 from fedwca.data.benchmarks.digit_five import DIGIT_FIVE
-from fedwca.data.benchmarks.office31 import OFFICE31
-from fedwca.data.benchmarks.office_home import OFFICE_HOME
-from fedwca.data.benchmarks.pacs import PACS
+from fedwca.data.benchmarks.object_benchmarks import OFFICE31, OFFICE_HOME, PACS
 from fedwca.data.formats.standard_folders import StandardBenchmark
 from fedwca.data.types import ImageReader, RawBenchmark
 from fedwca.experiments.config import resolve

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -28,31 +29,22 @@ NewModel = Callable[[], DomainModel]
 
 @pytest.mark.parametrize("name", METHODS)
 def test_sites_and_simulator_agree(
-    name: str,
-    new_model: NewModel,
-    tiny_benchmark: Benchmark,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, new_model: NewModel, tiny_benchmark: Benchmark, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("fedwca.engines.flower.site_registry._POLL_SECONDS", 0.02)
     experiment = settings(name)
     method, classes = experiment.method, tiny_benchmark.classes
     names = write_images(tmp_path, tiny_benchmark)
-    grid = FakeGrid(
-        {node: site_program(tmp_path, site, tmp_path / "home") for node, site in enumerate(names)}
-    )
-    model = new_model()
-    engine, log = engine_for(grid, experiment, model, classes, dict.fromkeys(names, ""))
-    far = run_rounds(engine, method, model.feature_state(), log)
+    programs = {n: site_program(tmp_path, site, tmp_path / "home") for n, site in enumerate(names)}
+    model, sites = new_model(), dict.fromkeys(names, "")
+    engine, log = engine_for(FakeGrid(programs), experiment, model, classes, sites)
+    with mock.patch("fedwca.engines.flower.site_registry._POLL_SECONDS", 0.02):
+        far = run_rounds(engine, method, model.feature_state(), log)
 
     clients = [load_site(tmp_path, site, tiny_benchmark) for site in names]
+    model = new_model().to(memory_format=torch.channels_last)  # as a run has it
+    simulator = Simulator(model, method, clients, 0, tmp_path / "scratch")
     simulated = RunLog()
-    near = run_rounds(
-        Simulator(_as_a_run_has_it(new_model()), method, clients, 0, tmp_path / "scratch"),
-        method,
-        clone(new_model().feature_state()),
-        simulated,
-    )
+    near = run_rounds(simulator, method, clone(new_model().feature_state()), simulated)
 
     for here, there in zip(near, far, strict=True):
         assert here.state.models.keys() == there.state.models.keys()
@@ -67,10 +59,6 @@ def test_sites_and_simulator_agree(
             wanted = method.personal(offered, memory or Record())
             assert distance(wanted, used.feature_state()) == 0
         assert same({"w": used.classifier_weight()}, {"w": new_model().classifier_weight()})
-
-
-def _as_a_run_has_it(model: DomainModel) -> DomainModel:
-    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 def _used_by(site: str, folder: Path, classes: tuple[str, ...]) -> DomainModel:

@@ -1,65 +1,57 @@
 """What every method of the registry must do."""
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from fedwca.core.params import State, clone
+from fedwca.core.params import State
 from fedwca.core.style import style_length
 from fedwca.data.images import ClientData, UnlabeledImages
 from fedwca.engines.codec import load_records, pack, save_records
 from fedwca.engines.record_checks import check_message, check_reply, check_size
 from fedwca.methods import METHODS, Client, Method, Record, Training
 from fedwca.methods.capabilities import AssignsNewcomers
-from fedwca.models import DomainModel
-from tests.support.federation import final_models, run, same
+from tests.support.drawn import rng
+from tests.support.federation import Log, TinyProblem, final_models, same
 
-NewModel = Callable[[], DomainModel]
 TRAINING = Training(rounds=3, epochs=1, lr=0.01, batch_size=16)
 
-every_method = pytest.mark.parametrize("name", METHODS)
+
+@pytest.fixture(params=METHODS)
+def method(request: pytest.FixtureRequest) -> Method:
+    return METHODS[request.param](training=TRAINING)
 
 
-def make(name: str) -> Method:
-    return METHODS[name](training=TRAINING)  # type: ignore[call-arg]
+@pytest.fixture
+def log(method: Method, tiny: TinyProblem) -> Log:
+    return tiny.run(method)
 
 
-@every_method
-def test_it_is_a_frozen_dataclass_that_documents_its_fields(name: str) -> None:
-    kind = METHODS[name]
+@pytest.mark.parametrize("kind", METHODS.values(), ids=list(METHODS))
+def test_it_is_a_frozen_dataclass_that_documents_its_fields(kind: type[Method]) -> None:
     assert dataclasses.is_dataclass(kind)
-    assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    assert kind.__dataclass_params__.frozen
     for field in dataclasses.fields(kind):
         if field.name != "training":
             docs = "".join(base.__doc__ or "" for base in kind.__mro__)
             assert f"{field.name}:" in docs, f"{field.name} is not documented"
 
 
-@every_method
 def test_it_runs_and_scores_every_client_in_every_round(
-    new_model: NewModel, tiny_clients: list[ClientData], name: str
+    method: Method, log: Log, tiny: TinyProblem
 ) -> None:
-    method = make(name)
-    log = run(method, new_model(), tiny_clients)
     assert [line["round"] for line in log.lines] == list(range(method.rounds + 1))
     for line in log.lines:
-        assert set(line["clients"]) == {c.name for c in tiny_clients}
+        assert set(line["clients"]) == {c.name for c in tiny.clients}
         assert 0 <= line["accuracy"]["mean"] <= 1
 
 
-@every_method
-def test_only_what_is_declared_travels(
-    new_model: NewModel, tiny_clients: list[ClientData], name: str
-) -> None:
-    method = make(name)
-    model = new_model()
-    template = clone(model.feature_state())
-    classes, features = model.classifier_weight().shape
+def test_only_what_is_declared_travels(method: Method, log: Log, tiny: TinyProblem) -> None:
+    template = tiny.source()
+    classes, features = tiny.new_model().classifier_weight().shape
     sizes = {"M": classes, "q": features, "S": style_length(16)}
-    log = run(method, model, tiny_clients)
     for messages, answers in zip(log.messages, log.replies, strict=True):
         for client, message in messages.items():
             check_message(message, method.sends, template, sizes)
@@ -68,11 +60,7 @@ def test_only_what_is_declared_travels(
             check_size(pack({"reply": reply})[0], schema, template, sizes)
 
 
-@every_method
-def test_messages_states_and_memories_survive_the_file_format(
-    new_model: NewModel, tiny_clients: list[ClientData], name: str, tmp_path: Path
-) -> None:
-    log = run(make(name), new_model(), tiny_clients)
+def test_messages_states_and_memories_survive_the_file_format(log: Log, tmp_path: Path) -> None:
     records = {"state": log.states[-1], **log.memories[-1]}
     for messages, answers in zip(log.messages, log.replies, strict=True):
         records |= {f"job {c.name}": message for c, message in messages.items()}
@@ -88,50 +76,35 @@ def test_messages_states_and_memories_survive_the_file_format(
         assert same(back[group].values, record.values)
 
 
-@every_method
 def test_resuming_from_any_round_ends_in_the_same_models(
-    new_model: NewModel, tiny_clients: list[ClientData], name: str, tmp_path: Path
+    method: Method, log: Log, tiny: TinyProblem, tmp_path: Path
 ) -> None:
-    method = make(name)
-    whole = run(method, new_model(), tiny_clients)
-    expected = final_models(whole, method, tiny_clients)
+    expected = final_models(log, method, tiny.clients)
     for done in range(1, method.rounds):
-        save_records(tmp_path / "c", {"state": whole.states[done], **whole.memories[done]})
+        save_records(tmp_path / "c", {"state": log.states[done], **log.memories[done]})
         groups = load_records(tmp_path / "c")
-        state = groups.pop("state")
-        rest = run(method, new_model(), tiny_clients, start=(done, state, groups))
-        finals = final_models(rest, method, tiny_clients)
+        finals = tiny.finals(method, start=(done, groups.pop("state"), groups))
         assert all(same(finals[client], expected[client]) for client in expected)
 
 
-@every_method
 def test_it_handles_a_client_with_one_image_and_one_with_one_class(
-    new_model: NewModel,
-    tiny_clients: list[ClientData],
-    one_image_client: ClientData,
-    one_class_client: ClientData,
-    name: str,
+    method: Method, tiny: TinyProblem, one_image_client: ClientData, one_class_client: ClientData
 ) -> None:
-    method = make(name)
-    clients = [*tiny_clients, one_image_client, one_class_client]
-    log = run(method, new_model(), clients)
+    clients = [*tiny.clients, one_image_client, one_class_client]
+    log = tiny.run(method, clients)
     for state in final_models(log, method, clients).values():
         check_sound(state)
     assert log.lines[-1]["clients"]["alone/0"]["accuracy"] is None
     assert log.lines[-1]["accuracy"]["mean"] is not None
 
 
-@every_method
 @pytest.mark.parametrize("batch_norm", ["blend", "recalibrate", "local"])
 def test_batch_norm_statistics_stay_sound(
-    new_model: NewModel, tiny_clients: list[ClientData], name: str, batch_norm: str
+    method: Method, tiny: TinyProblem, batch_norm: str
 ) -> None:
     training = dataclasses.replace(TRAINING, batch_norm=batch_norm)
-    method = METHODS[name](training=training)  # type: ignore[call-arg]
-    log = run(method, new_model(), tiny_clients)
-    names = set(new_model().feature_state())
-    for state in final_models(log, method, tiny_clients).values():
-        assert set(state) == names
+    for state in tiny.finals(dataclasses.replace(method, training=training)).values():
+        assert set(state) == set(tiny.source())
         check_sound(state)
 
 
@@ -144,49 +117,39 @@ def check_sound(state: State) -> None:
             assert tensor.dtype == torch.int64
 
 
-@every_method
 @pytest.mark.parametrize("lost_in", [(0,), (1,), (0, 1, 2)], ids=["first", "later", "always"])
 def test_a_client_that_does_not_reply_still_gets_a_model(
-    new_model: NewModel, tiny_clients: list[ClientData], name: str, lost_in: tuple[int, ...]
+    method: Method, tiny: TinyProblem, lost_in: tuple[int, ...]
 ) -> None:
-    method = make(name)
-    lost = tiny_clients[-1].name
-    log = run(method, new_model(), tiny_clients, lost=dict.fromkeys(lost_in, lost))
-    check_sound(final_models(log, method, tiny_clients)[lost])
+    lost = tiny.clients[-1].name
+    log = tiny.run(method, lost=dict.fromkeys(lost_in, lost))
+    check_sound(final_models(log, method, tiny.clients)[lost])
     assert log.lines[-1]["clients"][lost]["total"] > 0
 
 
-@every_method
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_it_works_with_very_few_clients(
-    new_model: NewModel, tiny_clients: list[ClientData], name: str, count: int
-) -> None:
-    clients = tiny_clients[:count]
-    log = run(make(name), new_model(), clients)
+def test_it_works_with_very_few_clients(method: Method, tiny: TinyProblem, count: int) -> None:
+    log = tiny.run(method, tiny.clients[:count])
     assert len(log.lines[-1]["clients"]) == count
 
 
-@every_method
-def test_a_round_without_replies_changes_no_model(new_model: NewModel, name: str) -> None:
-    method = make(name)
-    state = method.init(new_model().feature_state())
+def test_a_round_without_replies_changes_no_model(method: Method, tiny: TinyProblem) -> None:
+    state = method.init(tiny.new_model().feature_state())
     after = method.aggregate(state, {})
     nobody = Client("nobody")
     assert same(method.offered(after, nobody), method.offered(state, nobody))
 
 
-@every_method
 def test_a_newcomer_is_assigned_as_in_a_round_and_no_model_changes(
-    new_model: NewModel, tiny_clients: list[ClientData], name: str
+    method: Method, tiny: TinyProblem
 ) -> None:
-    method = make(name)
     if not isinstance(method, AssignsNewcomers):
         pytest.skip("its server needs to know nothing of a newcomer")
-    *others, last = tiny_clients
-    state = run(method, new_model(), others).states[-1]
-    newcomer, rng = Client("newcomer"), torch.Generator().manual_seed(0)
+    *others, last = tiny.clients
+    state = tiny.run(method, others).states[-1]
+    newcomer = Client("newcomer")
     message = method.send(state, newcomer)
-    reply = method.adapt(new_model(), last.train, message, Record(), rng).reply
+    reply = method.adapt(tiny.new_model(), last.train, message, Record(), rng()).reply
     assigned = method.assign_newcomer(state, newcomer, reply)
     assert assigned.models is state.models
     assert all(assigned.values[key] is value for key, value in state.values.items())

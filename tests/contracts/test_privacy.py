@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -105,20 +106,16 @@ def over_the_wire(
     grid = Wire({node: asked(site_program(folder, s, home)) for node, s in enumerate(SITES)})
     expected = dict.fromkeys(SITES, "")
     engine, log = engine_for(grid, experiment, model, benchmark.classes, expected)
-    run_rounds(engine, experiment.method, model.feature_state(), log)
+    with mock.patch("fedwca.engines.flower.site_registry._POLL_SECONDS", 0.01):
+        run_rounds(engine, experiment.method, model.feature_state(), log)
     assert not any(status["problem"] for status in log.sites.values())
     return grid
 
 
 @every_method
 def test_a_site_sends_what_is_declared_and_no_names_labels_or_pixels(
-    name: str,
-    new_model: NewModel,
-    tiny_benchmark: Benchmark,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, new_model: NewModel, tiny_benchmark: Benchmark, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("fedwca.engines.flower.site_registry._POLL_SECONDS", 0.01)
     experiment = settings(name, rounds=2)
     # Two worlds with the same pixels: all names of files are others, all training labels too.
     right, wrong = tmp_path / "secret-place", tmp_path / "elsewhere"
@@ -148,9 +145,8 @@ def check_words(content: RecordDict, request: Request) -> None:
     assert set(words) == WORDS
     assert words["site"] in SITES
     assert (words["run"], words["round"], words["problem"]) == ("run-1", request.round, "")
-    assert (words["images"], words["test_images"]) == (
-        (12, 6) if request.kind == "join" else (0, 0)
-    )
+    counts = (12, 6) if request.kind == "join" else (0, 0)
+    assert (words["images"], words["test_images"]) == counts
     assert set(content.array_records["tensors"]) <= {"blob"}
     if "evaluation" in content:
         assert set(content.metric_records["evaluation"]) == {"correct", "total", "confidence"}
@@ -267,17 +263,12 @@ def asked_twice(program: Program) -> Program:
 
 @every_method
 def test_with_privacy_on_one_noised_model_leaves_and_nothing_else(
-    name: str,
-    new_model: NewModel,
-    tiny_benchmark: Benchmark,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, new_model: NewModel, tiny_benchmark: Benchmark, tmp_path: Path
 ) -> None:
     if name in ("fedpcl", "ifca"):
         with pytest.raises(UserError, match="also send"):
             private(name)
         return
-    monkeypatch.setattr("fedwca.engines.flower.site_registry._POLL_SECONDS", 0.01)
     experiment = private(name)
     write_sites(tmp_path, tiny_benchmark, lambda row, label: "")
     grid = over_the_wire(experiment, tmp_path, new_model(), tiny_benchmark, asked_twice)
@@ -289,10 +280,8 @@ def test_with_privacy_on_one_noised_model_leaves_and_nothing_else(
         if request.kind == "work" and request.round < experiment.method.rounds:
             record = replied(request, content, grid, experiment)
             assert set(record.models) <= {"local"}
-            assert {name: int(value) for name, value in record.values.items()} in (
-                {},
-                {"samples": 1},
-            )
+            values = {name: int(value) for name, value in record.values.items()}
+            assert values in ({}, {"samples": 1})
             message = unpack(request.payload, travelled(grid))[0]["message"]
             for state in record.models.values():
                 check_noised(state, next(iter(message.models.values())))

@@ -1,28 +1,20 @@
 """Methods that say that they need no model but means of groups: the registry is walked."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
-from fedwca.core.params import State, clone, distance, mix
-from fedwca.data.images import ClientData
+from fedwca.core.params import State, distance, mix
 from fedwca.engines.secure_sum.masked_reply import shown_weights
-from fedwca.methods import METHODS, Client, Method, Record, Training
+from fedwca.methods import METHODS, Client, Record, Training
 from fedwca.methods.base import MODEL
 from fedwca.methods.capabilities import GroupMember, SupportsSums, replace_by_mean
-from fedwca.models import DomainModel
-from tests.support.federation import run
+from tests.support.federation import TinyProblem
 
-NewModel = Callable[[], DomainModel]
 TRAINING = Training(rounds=2, epochs=1, lr=0.01, batch_size=16)
 
 
-def make(name: str) -> Method:
-    return METHODS[name](training=TRAINING)  # type: ignore[call-arg]
-
-
-SUMMED = [name for name in METHODS if isinstance(make(name), SupportsSums)]
+BUILT = {name: kind(training=TRAINING) for name, kind in METHODS.items()}
+SUMMED = {name: method for name, method in BUILT.items() if isinstance(method, SupportsSums)}
 
 
 def replace_by_means(
@@ -38,23 +30,20 @@ def replace_by_means(
     return {c: replace_by_mean(replies[c], mean(g), g) for c, (g, _) in members.items()}
 
 
-@pytest.mark.parametrize("name", SUMMED)
+@pytest.mark.parametrize("method", SUMMED.values(), ids=list(SUMMED))
 def test_means_of_groups_and_what_is_shown_give_the_same_state(
-    new_model: NewModel, tiny_clients: list[ClientData], name: str
+    tiny: TinyProblem, method: SupportsSums
 ) -> None:
-    method, model = make(name), new_model()
-    assert isinstance(method, SupportsSums)
     assert not method.settings_for_sums()
-    source = clone(model.feature_state())
-    log = run(method, model, tiny_clients)
+    source = tiny.source()
+    log = tiny.run(method)
     for round, adapted in enumerate(log.replies):
         messages, before, after = log.messages[round], log.states[round], log.states[round + 1]
         replies = {client: a.reply for client, a in adapted.items()}
         seen = {}
         for client, reply in replies.items():
-            assert [n for n, k in method.replies(messages[client]).items() if k == MODEL] == [
-                "local"
-            ]
+            models = [n for n, k in method.replies(messages[client]).items() if k == MODEL]
+            assert models == ["local"]
             shown = shown_weights(method, messages[client], source)
             assert len(shown) < len(source) / 2
             local = {n: reply.models["local"][n] if n in shown else source[n] for n in source}
@@ -68,6 +57,5 @@ def test_means_of_groups_and_what_is_shown_give_the_same_state(
 
 
 def test_these_methods_can_be_summed() -> None:
-    assert set(SUMMED) == {
-        *("fedavg", "fedprox", "fedscal", "fedwca", "fedwca_plus", "ladd", "ladd_plus")
-    }
+    means_of_all, clustered = {"fedavg", "fedprox", "fedscal"}, {"ladd", "ladd_plus"}
+    assert {*SUMMED} == means_of_all | clustered | {"fedwca", "fedwca_plus"}

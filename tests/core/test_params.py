@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -22,8 +21,7 @@ from fedwca.core.params import (
     mix,
     unflatten,
 )
-
-few = settings(max_examples=15, deadline=None, derandomize=True)
+from tests.support.drawn import for_all, normal
 
 
 def state(value: float, steps: int = 0) -> State:
@@ -58,18 +56,15 @@ def test_mix_sums_in_double_precision() -> None:
     assert mix(states, [1.0, 1.0, 1.0])["w"].item() == 1.0
 
 
-@few
-@given(st.integers(1, 40), st.integers(0, 1000))
+@for_all(st.integers(1, 40), st.integers(0, 1000))
 def test_a_plain_mean_of_equal_states_is_the_state_to_the_bit(count: int, seed: int) -> None:
-    w = torch.randn(50, generator=torch.Generator().manual_seed(seed))
+    w = normal(50, seed=seed)
     assert torch.equal(mix([{"w": w}] * count, [1 / count] * count)["w"], w)
 
 
-@few
-@given(st.integers(0, 1000))
+@for_all(st.integers(0, 1000))
 def test_mix_with_a_unit_vector_picks_a_state_to_the_bit(seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    states = [{"w": torch.randn(20, generator=generator)} for _ in range(3)]
+    states = [{"w": row} for row in normal(3, 20, seed=seed)]
     assert torch.equal(mix(states, [0.0, 1.0, 0.0])["w"], states[1]["w"])
 
 
@@ -83,20 +78,27 @@ def test_mix_shares_no_memory_and_changes_no_input() -> None:
     assert second["w"].tolist() == [2.0, -2.0]
 
 
-@pytest.mark.parametrize("weights", [[], [1.0], [0.2, 0.3, 0.5]])
-def test_mix_refuses_another_number_of_weights(weights: list[float]) -> None:
-    with pytest.raises(ValueError, match="as many weights as it has states"):
-        mix([state(1.0), state(2.0)], weights)
-
-
-def test_mix_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least one state"):
-        mix([], [])
-
-
-def test_mix_refuses_a_state_that_lacks_a_tensor() -> None:
-    with pytest.raises(ValueError, match=r"differ in 1 names.*w"):
-        mix([state(1.0), {"bn.num_batches_tracked": torch.tensor(0)}], [0.5, 0.5])
+@pytest.mark.parametrize(
+    ("states", "weights", "message"),
+    [
+        *(([state(1.0), state(2.0)], w, "as many weights") for w in ([], [1.0], [0.2, 0.3, 0.5])),
+        ([], [], "at least one state"),
+        (
+            [state(1.0), {"bn.num_batches_tracked": torch.tensor(0)}],
+            *([0.5, 0.5], r"differ in 1 names.*w"),
+        ),
+        # A tensor of another shape is never broadcast.
+        (
+            [{"w": torch.zeros(3)}, {"w": torch.ones(1)}],
+            *([0.5, 0.5], r"w is \(3,\) here, \(1,\) there"),
+        ),
+    ],
+)
+def test_mix_refuses_what_does_not_fit(
+    states: list[State], weights: list[float], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        mix(states, weights)
 
 
 # --- copies ---------------------------------------------------------------------------------
@@ -125,36 +127,31 @@ def test_copy_into_writes_in_place_through_parameters() -> None:
     assert layer.weight.tolist() == [3.0, 3.0]  # copied, not bound
 
 
-def test_copy_into_names_what_differs_and_copies_nothing() -> None:
+def test_copy_into_names_up_to_five_differences_and_copies_nothing() -> None:
     target = {"a": torch.zeros(1), "b": torch.zeros(1)}
     with pytest.raises(ValueError, match=r"differ in 2 names: \['b', 'c'\]"):
         copy_into(target, {"a": torch.ones(1), "c": torch.ones(1)})
     assert target["a"].item() == 0
-
-
-def test_copy_into_names_no_more_than_five_differences() -> None:
-    extra = {f"n{index}": torch.zeros(1) for index in range(7)}
     with pytest.raises(ValueError, match=r"7 names: \['n0', 'n1', 'n2', 'n3', 'n4'\]"):
-        copy_into({}, extra)
+        copy_into({}, {f"n{index}": torch.zeros(1) for index in range(7)})
 
 
 # --- distance -------------------------------------------------------------------------------
 
 
 def test_distance_is_the_largest_absolute_difference() -> None:
-    a = {"w": torch.tensor([1.0, -2.0]), "n": torch.tensor(5)}
-    b = {"w": torch.tensor([1.5, 1.0]), "n": torch.tensor(4)}
+    a = {"w": torch.tensor([1.0, -2.0]), "n": torch.tensor(5), "empty": torch.zeros(0)}
+    b = {"w": torch.tensor([1.5, 1.0]), "n": torch.tensor(4), "empty": torch.zeros(0)}
     assert distance(a, b) == 3.0  # |-2 - 1|
     assert distance(a, a) == 0.0
+    assert distance(a, {**b, "n": torch.tensor(-5)}) == 10.0  # integers count
+    assert math.isnan(distance(a, {**b, "w": torch.tensor([9.0, math.nan])}))
+    assert math.isnan(distance({**a, "w": torch.tensor([math.nan, 0.0])}, b))
 
 
-def test_distance_counts_integers_and_skips_empty_tensors() -> None:
-    a = {"n": torch.tensor(5), "empty": torch.zeros(0)}
-    assert distance(a, {"n": torch.tensor(-5), "empty": torch.zeros(0)}) == 10.0
-
-
-def test_nothing_is_no_distance_apart() -> None:
-    assert distance({}, {}) == 0.0
+@pytest.mark.parametrize("nothing", [{}, {"x": torch.zeros(0)}])
+def test_states_without_numbers_are_no_distance_apart(nothing: State) -> None:
+    assert distance(nothing, nothing) == 0.0
 
 
 # --- layers and names -----------------------------------------------------------------------
@@ -168,14 +165,11 @@ def test_conv_layers_come_in_order_with_their_biases() -> None:
     assert names == [["backbone.0.weight", "backbone.0.bias"], ["backbone.2.weight"]]
 
 
-def test_shortcut_convolutions_are_not_layers() -> None:
+def test_shortcuts_and_four_dimensional_tensors_that_are_no_weight_are_no_layers() -> None:
     four = torch.zeros(1, 1, 1, 1)
     weights = {"layer2.0.conv1.weight": four, "layer2.0.downsample.0.weight": four}
     assert conv_layers(weights) == [["layer2.0.conv1.weight"]]
-
-
-def test_a_four_dimensional_tensor_that_is_no_weight_is_no_layer() -> None:
-    assert conv_layers({"position.table": torch.zeros(1, 1, 1, 1)}) == []
+    assert conv_layers({"position.table": four}) == []
 
 
 def test_the_first_layer_of_a_lenet_flattens_to_1520_numbers() -> None:
@@ -193,16 +187,11 @@ def test_flatten_follows_the_names_and_detaches() -> None:
 
 
 def test_unflatten_gives_back_what_was_flattened() -> None:
-    weights = {
-        "a": torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
-        "n": torch.tensor(7),
-        "b": torch.ones(1),
-    }
+    a = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    weights = {"a": a, "n": torch.tensor(7), "b": torch.ones(1)}
     back = unflatten(torch.tensor([5, 1, 2, 3, 4], dtype=torch.float64), ["b", "a"], weights)
-    assert {name: tensor.tolist() for name, tensor in back.items()} == {
-        "b": [5.0],
-        "a": [[1.0, 2.0], [3.0, 4.0]],
-    }
+    found = {name: tensor.tolist() for name, tensor in back.items()}
+    assert found == {"b": [5.0], "a": a.tolist()}
     assert {tensor.dtype for tensor in back.values()} == {torch.float32}
     with pytest.raises(RuntimeError):
         unflatten(torch.zeros(4), ["b", "a"], weights)
@@ -214,20 +203,6 @@ def test_batch_norm_statistics_are_told_by_name() -> None:
     statistics = [name for name in names if is_batch_norm_statistic(name)]
     assert statistics == ["1.running_mean", "1.running_var", "1.num_batches_tracked"]
     assert [n for n in names if n not in statistics] == ["0.weight", "0.bias", "1.weight", "1.bias"]
-
-
-def test_a_tensor_of_another_shape_is_never_broadcast() -> None:
-    with pytest.raises(ValueError, match=r"w is \(3,\) here, \(1,\) there"):
-        mix([{"w": torch.zeros(3)}, {"w": torch.ones(1)}], [0.5, 0.5])
-
-
-def test_distance_does_not_hide_a_nan() -> None:
-    a = {"x": torch.zeros(1), "y": torch.tensor([float("nan")])}
-    assert math.isnan(distance(a, {"x": torch.ones(1), "y": torch.zeros(1)}))
-
-
-def test_distance_of_states_without_numbers_is_zero() -> None:
-    assert distance({"x": torch.zeros(0)}, {"x": torch.zeros(0)}) == 0.0
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -244,7 +219,7 @@ def test_one_number_that_is_none_makes_a_state_not_finite(bad: float) -> None:
 class _Held(dict[str, torch.Tensor]):
     """A state of which one can ask whether it is still there."""
 
-    __hash__ = object.__hash__  # type: ignore[assignment]
+    __hash__ = object.__hash__
 
 
 def test_states_are_mixed_one_at_a_time() -> None:

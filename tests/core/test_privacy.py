@@ -14,7 +14,7 @@ def never(count: int) -> bytes:
     raise AssertionError("no noise is due")
 
 
-def seeded(seed: int = 0):  # type: ignore[no-untyped-def]
+def seeded(seed: int = 0):
     return np.random.default_rng(seed).bytes
 
 

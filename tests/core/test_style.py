@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from fedwca.core import amplitude_style, style_clusters
+from tests.support.drawn import rng
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.rand(*shape, generator=rng(seed), dtype=torch.float64)
 
 
 # --- amplitudes -----------------------------------------------------------------------------
@@ -84,24 +85,21 @@ def test_obvious_groups_are_found_and_numbered_by_their_first_client() -> None:
     assert style_clusters(groups([9.0, 1.0, 50.0], three)).tolist() == three
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_one_or_two_clients_are_one_cluster(count: int) -> None:
-    # A silhouette needs at least one cluster of two and one other.
-    labels = style_clusters(noise(count, 27))
-    assert labels.tolist() == [0] * count
-    assert labels.dtype == torch.int64
-
-
-def test_of_three_clients_the_odd_one_stands_alone() -> None:
-    assert style_clusters(groups([0.0, 5.0], [0, 1, 0])).tolist() == [0, 1, 0]
-
-
-def test_identical_styles_are_one_cluster() -> None:
-    assert style_clusters(noise(1, 27).repeat(6, 1)).tolist() == [0] * 6
-
-
-def test_repeated_styles_make_no_more_clusters_than_there_are_styles() -> None:
-    assert style_clusters(noise(2, 27).repeat(4, 1)).tolist() == [0, 1] * 4
+@pytest.mark.parametrize(
+    ("styles", "labels"),
+    [
+        # A silhouette needs at least one cluster of two and one other.
+        (noise(1, 27), [0]),
+        (noise(2, 27), [0, 0]),
+        (groups([0.0, 5.0], [0, 1, 0]), [0, 1, 0]),  # of three clients the odd one stands alone
+        (noise(1, 27).repeat(6, 1), [0] * 6),  # identical styles are one cluster
+        (noise(2, 27).repeat(4, 1), [0, 1] * 4),  # no more clusters than styles
+    ],
+)
+def test_clusters_of_few_styles(styles: Tensor, labels: list[int]) -> None:
+    found = style_clusters(styles)
+    assert found.tolist() == labels
+    assert found.dtype == torch.int64
 
 
 def test_the_search_ends_at_nineteen_clusters() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedwca._support.temporary_files import temporary_path
+from fedwca._support.files import temporary_path
 from fedwca.data.augment import DIGITS
 from fedwca.data.site_images import SitePaths, load_site_images
 from tests.support.image_folders import put_images

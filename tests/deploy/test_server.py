@@ -62,7 +62,7 @@ class Federation:
         return serve(lambda *_: grid, resolve(content), runs, cache, lambda: keys)
 
     def outcome(self, run: RunFolder) -> Any:
-        newest = run.load_checkpoint(1)
+        newest = run.load_checkpoint()
         assert newest is not None
         models = self.folder.glob("home/*/*/model.safetensors")
         scores = [line["clients"] for line in run.lines()]

@@ -171,11 +171,11 @@ def test_half_precision_rounds_weights_alone() -> None:
     # 1e5 is beyond float16, so that tensor travels as it is
     assert back.models["m"]["bn.running_var"].tolist() == state(0.1)["bn.running_var"].tolist()
     assert float(back.values["alpha"]) == float(torch.tensor(0.1))
-    # what is on the shelf is what travelled, so the same weights are not sent twice
+    # `sent` holds the tensors as they were sent, so the same weights are not sent twice
     assert len(pack(records, sent.keys(), "float16")[0].blob) < 50
 
 
-def test_a_weight_that_stands_in_many_places_is_widened_once() -> None:
+def test_a_weight_in_many_places_is_converted_once() -> None:
     payload, (name,) = pack({"": Record({"m": {"a": torch.ones(9)}})}, wire="float16")
     rows = [["", "models", "m", str(number), name] for number in range(1000)]
     model = unpack(payload._replace(places=json.dumps(rows)), {})[0][""].models["m"]

@@ -80,7 +80,7 @@ def test_what_is_missing_is_named(name: str) -> None:
         check(right(), models={})
 
 
-def test_what_is_larger_than_any_right_reply_is_not_even_opened() -> None:
+def test_a_payload_above_the_limit_is_refused_before_it_is_parsed() -> None:
     fits, _ = pack({"reply": Record({"local": state(1.0)}, right())})
     check_size(fits, REPLIES, state(0.0), {"M": 3})
     for junk in (Payload("[]", bytes(200_000_000)), Payload("[" * 50_000, b"")):
@@ -88,7 +88,7 @@ def test_what_is_larger_than_any_right_reply_is_not_even_opened() -> None:
             check_size(junk, REPLIES, state(0.0), {"M": 3})
 
 
-def test_a_list_of_more_names_than_are_due_is_not_even_parsed() -> None:
+def test_more_names_than_expected_are_refused_before_they_are_parsed() -> None:
     fits, _ = pack({"reply": Record({"local": state(1.0)}, right())})
     large = {n: torch.zeros(t.numel() * 10_000) for n, t in state(0.0).items()}
     rows = ",".join(f'["{number}"]' for number in range(30_000))
@@ -127,6 +127,6 @@ def test_other_models_are_refused() -> None:
         ("bn.num_batches_tracked", torch.tensor(2**41), "counts more than 1,099,511,627,776 steps"),
     ],
 )
-def test_statistics_that_cannot_be_are_refused(part: str, value: Tensor, wrong: str) -> None:
+def test_impossible_statistics_are_refused(part: str, value: Tensor, wrong: str) -> None:
     with pytest.raises(WireError, match=wrong):
         check_state("m", {**state(1.0), part: value}, state(0.0))

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +97,7 @@ def test_an_unfinished_run_has_the_newest_model(tmp_path: Path, npz_folder: Path
     run = finish_run(tmp_path, npz_folder, "fedavg")
     (run / "result.json").unlink()
     (run / "checkpoint-00002" / "state.safetensors").write_bytes(b"damaged")
-    at = RunFolder(run).load_checkpoint(1)
+    at = RunFolder(run).load_checkpoint()
     assert at is not None
     assert at.rounds == 1
     found = load_final_model(run, "dim/1").feature_state()
@@ -182,43 +181,9 @@ def test_exports_from_a_running_run_are_of_one_round(tmp_path: Path, npz_folder:
         assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
 
 
-@pytest.mark.parametrize("identity", [{}, {"digests": 3}, {"digests": []}])
-def test_a_config_without_digests_counts_as_changed_images(
-    tmp_path: Path, npz_folder: Path, cache: Path, identity: Any
-) -> None:
-    run = finish_run(tmp_path, npz_folder, "source_only", batch_norm="recalibrate")
-    config = json.loads((run / "config.json").read_text())
-    (run / "config.json").write_text(json.dumps({**config, "identity": identity}))
-    with pytest.raises(UserError, match="have changed"):
-        load_final_model(run, "dim/0", cache)
-
-
-def change_config(run: Path, change: Callable[[dict[str, Any]], object], *parts: str) -> None:
-    config = json.loads((run / "config.json").read_text())
-    for part in parts:
-        change(config[part])
-    (run / "config.json").write_text(json.dumps(config))
-
-
-def test_changed_settings_are_refused(tmp_path: Path, npz_folder: Path, cache: Path) -> None:
-    run = finish_run(tmp_path, npz_folder, "source_only", batch_norm="recalibrate")
-    change_config(run, lambda content: content["run"].update(seed=1), "settings")
-    refused = pytest.raises(UserError, match=re.escape(str(run)))
-    with refused:  # whose clients would hold other images
-        load_final_model(run, "dim/0", cache)
-    with refused:
-        next(export_run(run, None, "safetensors", tmp_path / "models", cache))
-    with refused:
-        finish_run(tmp_path, npz_folder, "source_only", batch_norm="recalibrate")
-
-
-def test_settings_without_effect_and_of_older_versions_are_accepted(
-    tmp_path: Path, npz_folder: Path
-) -> None:
+def test_settings_of_older_versions_are_accepted(tmp_path: Path, npz_folder: Path) -> None:
     run = finish_run(tmp_path, npz_folder, "source_only")
-    change_config(run, lambda content: content["run"].update(workers=2), "settings")
-    assert load_experiment(run).run.workers == 2
-    change_config(
-        run, lambda content: content["data"].pop("size_dirichlet"), "settings", "identity"
-    )
+    config = json.loads((run / "config.json").read_text())
+    del config["settings"]["data"]["size_dirichlet"]
+    (run / "config.json").write_text(json.dumps(config))
     assert load_experiment(run).data.size_dirichlet == 0

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from fedwca._support.errors import UserError
-from fedwca._support.files import add_checksum
 from fedwca.cli.entry import main
 from fedwca.experiments.run_schema import check_line
 from fedwca.report.runs import find_runs, read_run
@@ -50,38 +49,25 @@ def test_a_line_as_runs_write_it_is_valid() -> None:
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=repr)
-def test_an_invalid_line_is_corrupt_with_and_without_a_checksum(
-    tmp_path: Path, wrong: dict[str, Any]
-) -> None:
+def test_an_invalid_line_is_corrupt(tmp_path: Path, wrong: dict[str, Any]) -> None:
     run, good = make_run(tmp_path), make_run(tmp_path, method="fedavg")
-    for line in ({**LINE, **wrong}, add_checksum({**LINE, **wrong})):
-        (run / "result.json").write_text(json.dumps(line))
-        with pytest.raises(UserError, match="are corrupt"):
-            read_run(run)
-        views, problems = find_runs(tmp_path)
-        assert [view.path for view in views] == [good]
-        assert run.name in problems[0]
-
-
-@pytest.mark.parametrize("value", [float("nan"), {"deep": 1}, [[1]], [1]], ids=repr)
-def test_a_setting_of_an_impossible_type_is_corrupt(tmp_path: Path, value: Any) -> None:
-    run = make_run(tmp_path)
-    config = json.loads((run / "config.json").read_text())
-    config["settings"]["training"]["lr"] = value
-    (run / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match="are corrupt"):
+    (run / "result.json").write_text(json.dumps({**LINE, **wrong}))
+    with pytest.raises(UserError, match=run.name):
         read_run(run)
+    views, problems = find_runs(tmp_path)
+    assert [view.path for view in views] == [good]
+    assert run.name in problems[0]
 
 
-def test_settings_that_contradict_the_identity_are_corrupt(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"), [*(("lr", x) for x in (float("nan"), {"deep": 1}, [1])), ("rounds", "2")]
+)
+def test_a_setting_of_an_impossible_type_is_corrupt(tmp_path: Path, name: str, value: Any) -> None:
     run = make_run(tmp_path)
     config = json.loads((run / "config.json").read_text())
-    config["identity"] = {**config["settings"], "digests": {"data": {}}, "deploy": {"wire": "x"}}
+    config["settings"]["training"][name] = value
     (run / "config.json").write_text(json.dumps(config))
-    read_run(run)
-    config["settings"] = {**config["settings"], "run": {"seed": 1}}
-    (run / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match="are corrupt"):
+    with pytest.raises(UserError, match=run.name):
         read_run(run)
 
 

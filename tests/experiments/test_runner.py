@@ -9,7 +9,7 @@ import pytest
 from fedwca._support.errors import UserError
 from fedwca.engines.simulator.simulator import Simulator
 from fedwca.experiments.config import Experiment, resolve
-from fedwca.experiments.progress import NoProgress
+from fedwca.experiments.rounds import NoProgress
 from fedwca.experiments.runner import prepare_run, run_experiment
 
 

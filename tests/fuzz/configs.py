@@ -17,7 +17,7 @@ from fedwca.experiments.experiment import (
 )
 from fedwca.methods import METHODS, Training
 from tests.fuzz.harness import Sandbox, fails_with
-from tests.fuzz.odd_files import put
+from tests.fuzz.odd_files import changed_bytes, put
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").rglob("*.toml"))
 _NOWHERE = ("--set=data.benchmark=npz", "--set=data.path=nowhere", "--set=data.source=x")
@@ -57,11 +57,8 @@ def as_toml(value: Any) -> str:
         return "{" + ", ".join(f"{json.dumps(k)} = {as_toml(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(as_toml, value)) + "]"
-    return (
-        "''"
-        if value is None
-        else json.dumps(value).replace("Infinity", "inf").replace("NaN", "nan")
-    )
+    text = "''" if value is None else json.dumps(value)
+    return text.replace("Infinity", "inf").replace("NaN", "nan")
 
 
 _HUGE = ["0x" + "f" * 5000, "9" * 5000, "[" * 2000 + "]" * 2000, "1979-05-27T07:32:00Z", "07:32:00"]
@@ -86,9 +83,7 @@ def wild_files(draw: st.DrawFn) -> bytes:
         name, value = draw(st.sampled_from(KEYS)).rpartition(".")[2], draw(values)
         lines.insert(place, f"{name} = {as_toml(value)}".encode("utf-8", "replace"))
         return b"\n".join(lines)
-    start = draw(st.integers(0, len(text)))
-    end = draw(st.integers(start, min(len(text), start + 20)))
-    return text[:start] + draw(st.binary(max_size=8)) + text[end:]
+    return draw(changed_bytes(text))
 
 
 def a_config_file(sandbox: Sandbox, content: bytes | str) -> None:

@@ -86,7 +86,7 @@ def call(folder: Path, *arguments: str) -> Result:
             entry.main(list(arguments))
         except SystemExit as stop:
             code = stop.code
-    texts = [stream.buffer.getvalue().decode() for stream in (out, err)]  # type: ignore[attr-defined]
+    texts = [stream.buffer.getvalue().decode() for stream in (out, err)]
     return Result(code, *texts)
 
 

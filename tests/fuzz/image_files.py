@@ -13,7 +13,7 @@ from PIL import Image
 
 from fedwca.data.formats.decode import BrokenImageError, decode_image
 from tests.fuzz.harness import Sandbox, fails_with
-from tests.fuzz.odd_files import ODD, put
+from tests.fuzz.odd_files import ODD, changed_bytes, put
 
 _PHOTO = Image.fromarray(np.random.default_rng(0).integers(0, 255, (24, 20, 3), np.uint8))
 
@@ -76,17 +76,14 @@ def _tiff(width: int, height: int) -> bytes:
     return b"II*\0\x08\0\0\0" + struct.pack("<H", len(tags)) + entries + bytes(4)
 
 
+_SIDES = (60_000, 60_000)
 BOMBS = {
-    "bomb.png": png(60_000, 60_000, zlib.compress(bytes(1 << 20))),
+    "bomb.png": png(*_SIDES, zlib.compress(bytes(1 << 20))),
     "line.png": png(2**31 - 1, 1),
-    "bomb.gif": b"GIF89a"
-    + struct.pack("<HHBBB", 60_000, 60_000, 0, 0, 0)
-    + b","
-    + struct.pack("<HHHHB", 0, 0, 60_000, 60_000, 0)
-    + b"\x02\x02\x4c\x01\0;",
-    "bomb.tif": _tiff(60_000, 60_000),
-    "bomb.bmp": b"BM"
-    + struct.pack("<IHHIIiiHHIIiiII", 54, 0, 0, 54, 40, 60_000, 60_000, 1, 24, *[0] * 6),
+    "bomb.gif": b"GIF89a%b,%b\x02\x02\x4c\x01\0;"
+    % (struct.pack("<HHBBB", *_SIDES, 0, 0, 0), struct.pack("<HHHHB", 0, 0, *_SIDES, 0)),
+    "bomb.tif": _tiff(*_SIDES),
+    "bomb.bmp": b"BM" + struct.pack("<IHHIIiiHHIIiiII", 54, 0, 0, 54, 40, *_SIDES, 1, 24, *[0] * 6),
 }
 
 
@@ -124,26 +121,7 @@ NAMES = [
 ]
 
 
-@st.composite
-def broken_images(draw: st.DrawFn) -> bytes:
-    """Draw a good file that is truncated, or has bytes changed, inserted or removed."""
-    content = bytearray(draw(st.sampled_from([*good_files().values(), *BOMBS.values()])))
-    for _ in range(draw(st.integers(1, 4))):
-        place = draw(st.integers(0, max(0, len(content) - 1)))
-        match draw(st.sampled_from(["cut", "change", "insert", "remove", "number"])):
-            case "cut":
-                del content[place:]
-            case "change":
-                content[place : place + 1] = draw(st.binary(min_size=1, max_size=1))
-            case "insert":
-                content[place:place] = draw(st.binary(max_size=40))
-            case "remove":
-                del content[place : place + draw(st.integers(1, 20))]
-            case "number":
-                content[place : place + 4] = draw(
-                    st.sampled_from([b"\xff" * 4, b"\x7f\xff\xff\xff", bytes(4), b"\0\0\xff\xff"])
-                )
-    return bytes(content)
+broken_images = st.sampled_from([*good_files().values(), *BOMBS.values()]).flatmap(changed_bytes)
 
 
 def check_image_file(sandbox: Sandbox, content: bytes | str) -> None:
@@ -170,17 +148,15 @@ def check_image_folder(sandbox: Sandbox, files: dict[str, bytes | str]) -> None:
 
 folders = st.dictionaries(
     st.sampled_from(NAMES) | st.integers(0, 99).map("{}.jpg".format),
-    broken_images() | st.sampled_from(ODD),
+    broken_images | st.sampled_from(ODD),
     max_size=4,
 )
-# Each with a good image, so that the folder has something to show.
+_GOOD = good_files()["photo.png"]  # in each, so that the folder has something to show
 ODD_FOLDERS: list[dict[str, bytes | str]] = [
-    *({"good.png": good_files()["photo.png"], "x.png": kind} for kind in ODD),
-    {"good.png": good_files()["photo.png"], **BOMBS},
-    {"good.png": good_files()["photo.png"], **{f"{n}.png": "link to its folder" for n in range(9)}},
-    {"good.png": good_files()["photo.png"], **{f"../{n}": "link to its folder" for n in range(9)}},
-    {
-        "good.png": good_files()["photo.png"],
-        **{f"../../{n}": "link to its folder" for n in range(9)},
-    },
+    *({"good.png": _GOOD, "x.png": kind} for kind in ODD),
+    {"good.png": _GOOD, **BOMBS},
+    *(
+        {"good.png": _GOOD, **{name.format(n): "link to its folder" for n in range(9)}}
+        for name in ("{}.png", "../{}", "../../{}")
+    ),
 ]

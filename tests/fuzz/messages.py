@@ -30,10 +30,11 @@ from fedwca.engines.flower.plan import Plan
 from fedwca.engines.flower.site import SiteConfig, handle_request
 from fedwca.methods.base import Client, Record
 from fedwca.models import NetworkSpec
-from fedwca.privacy.settings import Privacy
+from fedwca.privacy.mechanism import Privacy
 from tests.fuzz.configs import EVIL, KEYS, values
 from tests.fuzz.harness import Sandbox, fails_with, within_bounds
-from tests.fuzz.weights import changed_bytes, join_safetensors, numbers, split_safetensors
+from tests.fuzz.odd_files import changed_bytes
+from tests.fuzz.weights import join_safetensors, numbers, split_safetensors
 from tests.support.superlink import SuperLink, reply_of
 
 whole = st.integers(-(2**63), 2**63 - 1)
@@ -51,14 +52,22 @@ def payload() -> Payload:
     return pack({"message": Record({"cluster": state}, values), "empty": Record()})[0]
 
 
+def honest_reply() -> Reply:
+    score = Evaluation(3, 4, 0.5)
+    return Reply(
+        *("a", "run", 1), adapted=True, payload=payload(), health={"x": 1.0}, evaluation=score
+    )
+
+
 @st.composite
 def wild_payloads(draw: st.DrawFn) -> Payload:
     """A payload whose list or whose tensors were changed."""
     given = payload()
-    places = draw(st.just(given.places) | changed_bytes(given.places.encode()).map(_text))
+    changed = changed_bytes(given.places.encode()).map(lambda text: text.decode("utf-8", "replace"))
+    places = draw(st.just(given.places) | changed)
     kind = draw(st.sampled_from(["bytes", "header", "places"]))
     if kind == "places":
-        wild = st.lists(st.lists(words | whole, max_size=6), max_size=4).map(_json)
+        wild = st.lists(st.lists(words | whole, max_size=6), max_size=4).map(json.dumps)
         return Payload(draw(wild), given.blob)
     if kind == "bytes":
         return Payload(places, draw(changed_bytes(given.blob)))
@@ -69,14 +78,6 @@ def wild_payloads(draw: st.DrawFn) -> Payload:
     return Payload(places, join_safetensors(json.dumps(header).encode(), body))
 
 
-def _text(content: bytes) -> str:
-    return content.decode("utf-8", "replace")
-
-
-def _json(content: object) -> str:
-    return json.dumps(content)
-
-
 def a_payload(sandbox: Sandbox, given: Payload) -> None:
     """Read whole, or refused."""
     fails_with(WireError, lambda: unpack(given, {}))
@@ -85,23 +86,8 @@ def a_payload(sandbox: Sandbox, given: Payload) -> None:
 @st.composite
 def wild_records(draw: st.DrawFn) -> RecordDict:
     """A request or a reply with some of its records changed, or the bytes that carry it."""
-    score = Evaluation(3, 4, 0.5)
-    right = draw(
-        st.sampled_from(
-            [
-                Request("work", "run", "{}", 1, "float32", payload()),
-                Reply(
-                    "a",
-                    "run",
-                    1,
-                    adapted=True,
-                    payload=payload(),
-                    health={"x": 1.0},
-                    evaluation=score,
-                ),
-            ]
-        )
-    ).to_records()
+    request = Request("work", "run", "{}", 1, "float32", payload())
+    right = draw(st.sampled_from([request, honest_reply()])).to_records()
     kind = draw(st.sampled_from(["word", "metric", "array", "bytes", "kinds"]))
     if kind == "word":
         word = draw(st.sampled_from(_WORDS))
@@ -147,11 +133,7 @@ def a_message(sandbox: Sandbox, content: RecordDict) -> None:
 @functools.cache
 def objects() -> tuple[Message, dict[str, bytes]]:
     """The objects of a reply, as they lie in Flower's store."""
-    score = Evaluation(3, 4, 0.5)
-    reply = Reply(
-        "a", "run", 1, adapted=True, payload=payload(), health={"x": 1.0}, evaluation=score
-    )
-    message = reply_of(reply.to_records(), "asked")
+    message = reply_of(honest_reply().to_records(), "asked")
     parts = {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
     return message, parts
 
@@ -189,36 +171,29 @@ def images() -> Path:
 
 def plan(**other: Any) -> dict[str, Any]:
     """Settings as a server sends them."""
-    right = Plan(
-        seed=0,
-        network=NetworkSpec(
-            bottleneck=8, classes=("a", "b"), image_size=16, mean=DIGITS.mean, std=DIGITS.std
-        ),
-        method={"name": "fedavg"},
-        training={"epochs": 1, "batch_size": 4},
-        privacy=Privacy(),
-    )
+    classes, mean, std = ("a", "b"), DIGITS.mean, DIGITS.std
+    network = NetworkSpec(bottleneck=8, classes=classes, image_size=16, mean=mean, std=std)
+    training = {"epochs": 1, "batch_size": 4}
+    method = {"name": "fedavg"}
+    right = Plan(seed=0, network=network, method=method, training=training, privacy=Privacy())
     return {**right.model_dump(mode="json"), **other}
 
 
 # Names of runs that lead out of a site's folder, and stay where it is noticed.
 OUTSIDE = ["..", "../escaped", "{place}/escaped"]
 _TRAINING = [key.partition(".")[2] for key in KEYS if key.startswith("training.")]
+_TRAINING.remove("epochs")
 
 
 @st.composite
 def wild_requests(draw: st.DrawFn) -> Request:
     """Generate requests of a malicious server."""
     content = plan()
-    part = draw(
-        st.sampled_from([content, content["network"], content["method"], content["training"]])
-    )
-    names = (
-        list(part) if part is not content["training"] else [n for n in _TRAINING if n != "epochs"]
-    )
-    sizes = st.sampled_from(
-        [[0.0] * 3, [1e-320] * 3, [float("nan")] * 3, ["a"] * 70, "torchvision:os"]
-    )
+    parts = [content, content["network"], content["method"], content["training"]]
+    part = draw(st.sampled_from(parts))
+    names = _TRAINING if part is content["training"] else list(part)
+    odd = [[0.0] * 3, [1e-320] * 3, [float("nan")] * 3, ["a"] * 70, "torchvision:os"]
+    sizes = st.sampled_from(odd)
     part[draw(st.sampled_from(names))] = draw(values | numbers | sizes)
     text = draw(st.just(json.dumps(content)) | st.sampled_from(["", "[]", "[" * 100_000, "null"]))
     run = draw(st.sampled_from(["run", *OUTSIDE, "a/b", "", "a\0b", "-x"]))

@@ -1,4 +1,4 @@
-"""Things that may be where a file should be; none of them may block or be read endlessly."""
+"""Changed files, and things that may be where a file should be; none may block or be endless."""
 
 import os
 import shutil
@@ -6,7 +6,9 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["ODD", "put"]
+from hypothesis import strategies as st
+
+__all__ = ["ODD", "changed_bytes", "put"]
 
 
 def _to_a_fifo(path: Path) -> None:
@@ -50,3 +52,26 @@ def put(path: Path, content: bytes | str) -> None:
         path.write_bytes(content)
     else:
         _MAKERS[content](path)
+
+
+@st.composite
+def changed_bytes(draw: st.DrawFn, content: bytes, head: int = 2000) -> bytes:
+    """Return a file truncated or with some bytes changed, most near its start or its end."""
+    changed = bytearray(content)
+    for _ in range(draw(st.integers(1, 4))):
+        place = draw(st.integers(0, min(head, len(changed))) | st.integers(0, len(changed)))
+        place = draw(st.sampled_from([place, max(0, len(changed) - place)]))
+        match draw(st.sampled_from(["cut", "change", "number", "insert", "remove"])):
+            case "cut":
+                del changed[place:]
+            case "change":
+                part = draw(st.binary(min_size=1, max_size=8))
+                changed[place : place + len(part)] = part
+            case "number":
+                numbers = [b"\xff" * 4, b"\x7f\xff\xff\xff", bytes(4), b"\0\0\xff\xff"]
+                changed[place : place + 4] = draw(st.sampled_from(numbers))
+            case "insert":
+                changed[place:place] = draw(st.binary(max_size=40))
+            case "remove":
+                del changed[place : place + draw(st.integers(1, 20))]
+    return bytes(changed)

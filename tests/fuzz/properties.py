@@ -39,7 +39,7 @@ PROPERTIES = [
     Property("settings by --set", configs.overrides, configs.a_setting, 25, 500),
     Property("settings by Python", configs.sections, configs.settings_by_mapping, 60, 2000),
     Property(
-        *("image files", image_files.broken_images(), image_files.check_image_file, 60, 1000),
+        *("image files", image_files.broken_images, image_files.check_image_file, 60, 1000),
         [*image_files.BOMBS.values(), *ODD],
     ),
     Property(

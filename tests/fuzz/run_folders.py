@@ -1,4 +1,4 @@
-"""Run folders with corrupt, replaced or forged files."""
+"""Run folders with corrupt or replaced files."""
 
 import atexit
 import functools
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import fedwca
 from fedwca._support.errors import UserError
-from fedwca._support.files import CHECKSUM, add_checksum
+from fedwca._support.files import CHECKSUM
 from tests.fuzz.configs import EVIL
 from tests.fuzz.harness import Sandbox, call, fails_with
 from tests.fuzz.odd_files import ODD, put
@@ -52,8 +52,8 @@ class Damage(NamedTuple):
 
 
 _KINDS = ["gone", "empty", "link out", "bytes", "cut", "deep", *ODD]
-# The old checksum, a new and correct one, or none, as in older versions.
-_CHECKSUMS = ["old", "new", "new", "none"]
+# The old checksum, or none, as in older versions.
+_CHECKSUMS = ["old", "none"]
 _JSON = st.recursive(
     numbers | st.floats() | st.sampled_from(EVIL) | st.none() | st.booleans(),
     lambda inner: (
@@ -72,9 +72,9 @@ damages = (
 )
 
 
-# Values on which readers of results have failed before, with a correct checksum and without.
+# Values on which readers of results have failed before.
 WRONG = [
-    Damage(0, "result", ((*path, value), checksum))
+    Damage(0, "result", ((*path, value), "none"))
     for path, value in (
         (("server", "cluster_of/b"), "x"),
         (("server", "v/b"), 5),
@@ -82,7 +82,6 @@ WRONG = [
         (("accuracy", "domains"), {"b": "y"}),
         (("clients", "b"), {"accuracy": 0.5}),
     )
-    for checksum in ("new", "none")
 ]
 
 
@@ -148,9 +147,7 @@ def _put_value(file: Path, steps: tuple[Any, ...], checksum: str) -> None:
 
 
 def _with_checksum(content: dict[str, Any], old: str | None, kind: str) -> dict[str, Any]:
-    if old is None or kind == "none":
-        return content
-    return {**content, CHECKSUM: old} if kind == "old" else add_checksum(content)
+    return content if old is None or kind == "none" else {**content, CHECKSUM: old}
 
 
 def _find_values(content: Any) -> list[tuple[Any, Any]]:

@@ -1,6 +1,8 @@
-"""The harness notices hangs, memory and changed files even if the code under test hides them."""
+"""The fuzzer notices hangs, memory and changed files even if the code under test hides them."""
 
 import contextlib
+import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,17 +11,15 @@ from unittest import mock
 import pytest
 
 from fedwca._support.errors import UserError
+from fedwca.engines.flower.messages import Request
 from tests.fuzz.harness import Sandbox, fails_with, within_bounds
+from tests.fuzz.messages import OUTSIDE, a_request, plan, sent
 
 MANY = 2 << 30  # bytes
 
 
 def reject() -> None:
     raise UserError("rejected")
-
-
-def hang() -> None:
-    time.sleep(20)
 
 
 def use_memory() -> None:
@@ -34,60 +34,62 @@ def request_unbounded_memory() -> None:
 def test_a_hang_is_noticed_if_the_alarm_is_caught(caught: type[BaseException]) -> None:
     def act() -> None:
         with contextlib.suppress(caught):
-            hang()
+            time.sleep(20)
         reject()
 
     with pytest.raises(AssertionError, match="it hangs"), within_bounds(seconds=1):
         act()
 
 
-def test_memory_is_measured_if_the_input_is_rejected() -> None:
-    def act() -> None:
-        use_memory()
-        reject()
-
-    with pytest.raises(AssertionError, match="it used 2,"):
-        fails_with(UserError, act)
-    fails_with(UserError, reject)
-
-
-def test_out_of_memory_is_noticed_if_the_input_is_rejected() -> None:
-    def act() -> None:
-        try:
-            request_unbounded_memory()
-        except Exception:
-            raise UserError("rejected") from None
-
-    with pytest.raises(AssertionError, match="unbounded memory"):
-        fails_with(UserError, act)
-
-
-@pytest.mark.parametrize(
+NOTICED = pytest.mark.parametrize(
     ("harm", "message"),
     [(use_memory, "it used 2,"), (request_unbounded_memory, "unbounded memory")],
 )
+
+
+def harm_and_reject(harm: Callable[[], None]) -> None:
+    try:
+        harm()
+    finally:
+        reject()
+
+
+@NOTICED
+def test_memory_is_measured_if_the_input_is_rejected(
+    harm: Callable[[], None], message: str
+) -> None:
+    with pytest.raises(AssertionError, match=message):
+        fails_with(UserError, lambda: harm_and_reject(harm))
+    fails_with(UserError, reject)
+
+
+@NOTICED
 def test_a_command_that_rejects_its_input_is_measured_too(
     tmp_path: Path, harm: Callable[[], None], message: str
 ) -> None:
-    def read(*_: object) -> None:
-        try:
-            harm()
-        finally:
-            reject()
-
-    found = mock.patch("fedwca.cli.results.find_runs", read)
+    found = mock.patch("fedwca.cli.results.find_runs", side_effect=lambda *_: harm_and_reject(harm))
     with found, pytest.raises(AssertionError, match=message):
         Sandbox(tmp_path).fedwca("list")
 
 
 def test_changed_files_outside_the_commands_own_folders_are_noticed(tmp_path: Path) -> None:
     place = Sandbox(tmp_path)
-    (place.work / "link").symlink_to("one")
+    link, canary = place.work / "link", tmp_path / "canary"
+    link.symlink_to("one")
     before = place.listing()
-    (tmp_path / "canary").write_text("unTouched")
+    canary.write_text("unTouched")
     assert place.listing() != before
-    (tmp_path / "canary").write_text("untouched")
+    canary.write_text("untouched")
     assert place.listing() == before
-    (place.work / "link").unlink()
-    (place.work / "link").symlink_to("two")
+    link.unlink()
+    link.symlink_to("two")
     assert place.listing() != before
+
+
+@pytest.mark.parametrize("run", OUTSIDE)
+def test_a_site_that_leaves_its_folder_is_noticed(run: str, tmp_path: Path) -> None:
+    request = Request("work", run, json.dumps(plan()), 0, "float32", sent(plan()))
+    a_request(Sandbox(tmp_path), request)
+    careless = mock.patch("fedwca.engines.flower.site_store._RUN_NAME", re.compile(".*"))
+    with careless, pytest.raises(AssertionError, match="leads out"):
+        a_request(Sandbox(tmp_path), request)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from fedwca.models import ModelDescription, build_model, save_model
 from tests.fuzz.harness import Sandbox
 from tests.fuzz.image_files import good_files
-from tests.fuzz.odd_files import put
+from tests.fuzz.odd_files import changed_bytes, put
 
 _SIZES = [0, 1, 7, 8, 2**16, 2**31 - 1, 2**31, 2**32, 2**40, 2**63 - 1, 2**63, 2**64 - 1]
 numbers = st.sampled_from(_SIZES) | st.integers(-(2**70), 2**70)
@@ -67,26 +67,6 @@ def split_safetensors(content: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 @st.composite
-def changed_bytes(draw: st.DrawFn, content: bytes, head: int = 2000) -> bytes:
-    """Return a file truncated or with some bytes changed, most near its start or its end."""
-    changed = bytearray(content)
-    for _ in range(draw(st.integers(1, 3))):
-        place = draw(st.integers(0, min(head, len(changed))) | st.integers(0, len(changed)))
-        place = draw(st.sampled_from([place, max(0, len(changed) - place)]))
-        match draw(st.sampled_from(["cut", "change", "insert", "remove"])):
-            case "cut":
-                del changed[place:]
-            case "change":
-                part = draw(st.binary(min_size=1, max_size=8))
-                changed[place : place + len(part)] = part
-            case "insert":
-                changed[place:place] = draw(st.binary(max_size=16))
-            case "remove":
-                del changed[place : place + draw(st.integers(1, 16))]
-    return bytes(changed)
-
-
-@st.composite
 def wild_safetensors(draw: st.DrawFn) -> bytes:
     """Return a model file with another header, other bytes, or a wrong header length."""
     content = model_file()
@@ -112,9 +92,8 @@ def wild_safetensors(draw: st.DrawFn) -> bytes:
     if kind == "described":
         description = json.loads(header["__metadata__"]["fedwca"])
         key = draw(st.sampled_from(list(description)))
-        texts = st.sampled_from(
-            ["resnet50", "timm:vit_giant", "torchvision:os", "os:system", "../x"]
-        )
+        names = ["resnet50", "timm:vit_giant", "torchvision:os", "os:system", "../x"]
+        texts = st.sampled_from(names)
         description[key] = draw(numbers | texts | st.floats() | st.lists(numbers, max_size=3))
         header["__metadata__"]["fedwca"] = json.dumps(description)
     if kind == "huge":  # a description of two gigabytes of weights in a file of a few kilobytes
@@ -124,17 +103,13 @@ def wild_safetensors(draw: st.DrawFn) -> bytes:
     return join_safetensors(json.dumps(header).encode(), body)
 
 
-def _predict_and_export(sandbox: Sandbox, name: str, content: bytes | str) -> None:
-    put(sandbox.work / name, content)
-    image = sandbox.work / "x.png"
-    image.write_bytes(good_files()["photo.png"])
-    sandbox.fedwca("predict", name, "x.png")
-    sandbox.fedwca("export", name, "-o", "made", "--format", "safetensors")
-
-
 def a_model_file(sandbox: Sandbox, content: bytes | str) -> None:
     """Any .safetensors file is used or refused."""
-    _predict_and_export(sandbox, "model.safetensors", content)
+    name = "model.safetensors"
+    put(sandbox.work / name, content)
+    (sandbox.work / "x.png").write_bytes(good_files()["photo.png"])
+    sandbox.fedwca("predict", name, "x.png")
+    sandbox.fedwca("export", name, "-o", "made", "--format", "safetensors")
 
 
 @functools.cache

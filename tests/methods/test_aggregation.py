@@ -31,7 +31,7 @@ def method(name: str, aggregation: str) -> Method:
     kind = METHODS[name]
     more = {"clusters": 1} if name == "ifca" else {"clustering": "domain"}
     known = {f.name for f in dataclasses.fields(kind)}
-    return kind(aggregation=aggregation, **{k: v for k, v in more.items() if k in known})  # type: ignore[arg-type, return-value]
+    return kind(aggregation=aggregation, **{k: v for k, v in more.items() if k in known})
 
 
 def replies() -> dict[Client, Record]:

@@ -1,22 +1,21 @@
 """FedWCA's parts: clustering, switches, newcomers."""
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from fedwca._support.errors import UserError
-from fedwca.core.params import State, clone
-from fedwca.data.images import ClientData
+from fedwca.core.params import State
 from fedwca.methods import Client, Record, Training
 from fedwca.methods.clustered import client_style, cluster_clients, nearest_cluster
 from fedwca.methods.fedwca import FedWCA
 from fedwca.methods.inference import Outputs
-from fedwca.models import DomainModel
-from tests.support.federation import run, same
+from fedwca.methods.training import Targets
+from tests.support.drawn import rng
+from tests.support.federation import TinyProblem, same
 
-NewModel = Callable[[], DomainModel]
 TRAINING = Training(rounds=3, epochs=1, lr=0.01, batch_size=16)
 
 
@@ -43,85 +42,69 @@ FOUR = {
 }
 
 
-def labels(**arguments: object) -> list[int]:
-    found = cluster_clients(replies=FOUR, origin=None, **arguments)  # type: ignore[arg-type]
-    return [found[f"k{k}"] for k in range(4)]
+@pytest.mark.parametrize(
+    ("clustering", "layer", "expected"),
+    [("finch", 1, [0, 0, 1, 1]), ("finch", 2, [0, 1, 0, 1]), ("domain", 1, [0, 1, 0, 2])],
+)
+def test_clusters_follow_the_chosen_layer_or_the_domains(
+    clustering: str, layer: int, expected: list[int]
+) -> None:
+    assert list(cluster_clients(clustering, FOUR, layer).values()) == expected
 
 
-def test_finch_looks_at_the_chosen_layer() -> None:
-    assert labels(clustering="finch", layer=1) == [0, 0, 1, 1]
-    assert labels(clustering="finch", layer=2) == [0, 1, 0, 1]
-
-
-def test_true_clusters_follow_the_domains() -> None:
-    assert labels(clustering="domain", layer=1) == [0, 1, 0, 2]
-
-
-def test_finch_on_updates_subtracts_the_origin() -> None:
-    origin = state_with([1.0, 1.0], [0.0, 0.0])
-    # updates in layer 1: (0,-1), (0,-.9), (-1,0), (-.9,0): the same pairs
-    found = cluster_clients("finch", FOUR, 1, origin)
-    assert list(found.values()) == [0, 0, 1, 1]
-
-
-def test_all_takes_every_weight_but_no_counter() -> None:
-    # Layer two is ten times as large, so it decides; the counter, 1000 times as large, must not.
+def test_all_takes_every_parameter_but_no_statistic_of_batch_norm() -> None:
+    # Layer two is ten times as large, so it decides; the statistics, far larger, must not.
     replies = {}
     for client, reply in FOUR.items():
         state = dict(reply.models["local"])
         state["backbone.conv2.weight"] = 10 * state["backbone.conv2.weight"]
         state["backbone.bn.num_batches_tracked"] = torch.tensor(1000 + len(replies) // 2)
+        state["backbone.bn.running_var"] = torch.tensor([1000.0, len(replies) // 2])
         replies[client] = Record({"local": state})
-    assert list(cluster_clients("finch", replies, "all", None).values()) == [0, 1, 0, 1]
+    assert list(cluster_clients("finch", replies, "all").values()) == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize("layer", [0, 3, -1])
 def test_a_layer_that_does_not_exist_is_refused(layer: int) -> None:
     with pytest.raises(UserError, match="choose 1 to 2"):
-        cluster_clients("finch", FOUR, layer, None)
+        cluster_clients("finch", FOUR, layer)
 
 
-def test_styles_separate_tones(tiny_clients: list[ClientData], new_model: NewModel) -> None:
-    rng = torch.Generator().manual_seed(0)
+def test_styles_separate_tones(tiny: TinyProblem) -> None:
     replies = {
-        Client(c.name, c.domain): Record(values={"style": client_style(c.train, rng)})
-        for c in tiny_clients
+        Client(c.name, c.domain): Record(values={"style": client_style(c.train, rng())})
+        for c in tiny.clients
     }
-    found = cluster_clients("style", replies, 1, None)
-    assert [found[c.name] for c in tiny_clients] == [0, 0, 1, 1]
+    found = cluster_clients("style", replies, 1)
+    assert [found[c.name] for c in tiny.clients] == [0, 0, 1, 1]
 
 
-def test_style_clustering_works_in_a_run(
-    tiny_clients: list[ClientData], new_model: NewModel
-) -> None:
-    log = run(FedWCA(TRAINING, clustering="style"), new_model(), tiny_clients)
+def test_style_clustering_works_in_a_run(tiny: TinyProblem) -> None:
+    log = tiny.run(FedWCA(TRAINING, clustering="style"))
     server = log.lines[-1]["server"]
-    assert [server[f"cluster_of/{c.name}"] for c in tiny_clients] == [0, 0, 1, 1]
+    assert [server[f"cluster_of/{c.name}"] for c in tiny.clients] == [0, 0, 1, 1]
     assert all("style" in a.reply.values for a in log.replies[0].values())
     assert not any("style" in a.reply.values for a in log.replies[1].values())
 
 
-def test_a_newcomer_joins_the_nearest_cluster_and_nobody_moves(
-    tiny_clients: list[ClientData], new_model: NewModel
-) -> None:
+def test_a_newcomer_joins_the_nearest_cluster_and_nobody_moves(tiny: TinyProblem) -> None:
     method = FedWCA(TRAINING, clustering="domain")
-    late = tiny_clients[1]  # of the first domain
-    log = run(method, new_model(), tiny_clients, lost={0: late.name})
+    late = tiny.clients[1]  # of the first domain
+    log = tiny.run(method, lost={0: late.name})
     assert f"cluster_of/{late.name}" not in log.lines[1]["server"]
     sent = log.messages[1][Client(late.name, late.domain)]
     assert set(sent.models) == {"source"}
     server = log.lines[2]["server"]
-    others = [c.name for c in tiny_clients if c.name != late.name]
-    assert [server[f"cluster_of/{n}"] for n in others] == [0, 1, 1]
+    assert [server[f"cluster_of/{c.name}"] for c in tiny.clients if c is not late] == [0, 1, 1]
     local = log.replies[1][Client(late.name, late.domain)].reply.models["local"]
     models = [log.states[1].models[f"cluster/{c}"] for c in range(2)]
-    assert server[f"cluster_of/{late.name}"] == nearest_cluster(local, models, 1, None)
+    assert server[f"cluster_of/{late.name}"] == nearest_cluster(local, models, 1)
     assert "soft/1" in log.messages[2][Client(late.name, late.domain)].models
 
 
-def test_a_cluster_from_which_nobody_replies_keeps_its_model(new_model: NewModel) -> None:
+def test_a_cluster_from_which_nobody_replies_keeps_its_model(tiny: TinyProblem) -> None:
     method = FedWCA(TRAINING, clustering="domain")
-    source = clone(new_model().feature_state())
+    source = tiny.source()
     moved = {name: t + 1 for name, t in source.items()}
 
     def reply(state: State) -> Record:
@@ -134,47 +117,42 @@ def test_a_cluster_from_which_nobody_replies_keeps_its_model(new_model: NewModel
     assert same(after.models["cluster/0"], moved)
 
 
-def outputs(rows: list[list[float]], classes: int = 2) -> Outputs:
-    features = torch.tensor(rows)
-    return Outputs(features, 10 * features[:, :classes])
+def outputs(rows: list[list[float]]) -> Outputs:
+    return Outputs(torch.tensor(rows), 10 * torch.tensor(rows))
 
 
 NEAR = outputs([[1.0, 0.0], [0.9, 0.1], [0.1, 0.9], [0.0, 1.0]])
 SWAPPED = outputs([[1.0, 0.0], [0.1, 0.9], [0.1, 0.9], [0.0, 1.0]])  # differs on sample 1
 
 
-def targets_of(**fields: object) -> tuple[object, dict[str, object]]:
-    method = FedWCA(TRAINING, **fields)  # type: ignore[arg-type]
-    health: dict[str, object] = {}
-    cluster = method._label_by_prototypes(SWAPPED) if method.two_models else None
-    rng = torch.Generator().manual_seed(0)
-    return method._label(NEAR, cluster, rng, health), health  # type: ignore[arg-type]
+def targets_of(
+    init: Outputs = NEAR, other: Outputs = SWAPPED, **fields: Any
+) -> tuple[Targets, dict[str, Any]]:
+    method, health = FedWCA(TRAINING, **fields), dict[str, Any]()
+    cluster = method._label_by_prototypes(other) if method.two_models else None
+    return method._label(init, cluster, rng(), health), health
 
 
 def test_a_mismatched_image_is_mixed_with_a_matched_one_of_its_label() -> None:
     targets, health = targets_of(label_rule="init")
-    assert targets.labels.tolist() == [0, 0, 1, 1]  # type: ignore[attr-defined]
-    assert targets.partner.tolist() == [-1, 0, -1, -1]  # type: ignore[attr-defined]
-    assert targets.used.all()  # type: ignore[attr-defined]
+    assert targets.labels.tolist() == [0, 0, 1, 1]
+    assert targets.partner.tolist() == [-1, 0, -1, -1]
+    assert targets.used.all()
     assert health["matched"] == 0.75
     assert health["init_won"] == 1
 
 
 def test_the_rule_decides_whose_label_stands() -> None:
     targets, health = targets_of(label_rule="cluster")
-    assert targets.labels.tolist() == [0, 1, 1, 1]  # type: ignore[attr-defined]
+    assert targets.labels.tolist() == [0, 1, 1, 1]
     assert health["init_won"] == 0
 
 
 @pytest.mark.parametrize(("no_partner", "used"), [("skip", False), ("keep", True)])
 def test_an_image_without_partner_is_skipped_or_kept(no_partner: str, used: bool) -> None:
-    method = FedWCA(TRAINING, label_rule="init", no_partner=no_partner)  # type: ignore[arg-type]
     lonely = outputs([[1.0, 0.0], [0.0, 1.0], [0.1, 0.9]])
     all_one = outputs([[0.0, 1.0], [0.0, 1.0], [0.1, 0.9]])
-    health: dict[str, object] = {}
-    rng = torch.Generator().manual_seed(0)
-    cluster = method._label_by_prototypes(all_one)
-    targets = method._label(lonely, cluster, rng, health)  # type: ignore[arg-type]
+    targets, health = targets_of(lonely, all_one, label_rule="init", no_partner=no_partner)
     assert targets.partner.tolist() == [-1, -1, -1]
     assert targets.used.tolist() == [used, True, True]
     assert health["without_partner"] == 1
@@ -182,16 +160,16 @@ def test_an_image_without_partner_is_skipped_or_kept(no_partner: str, used: bool
 
 def test_switches_remove_parts() -> None:
     plain, health = targets_of(mixup=False, label_rule="init")
-    assert plain.partner.tolist() == [-1] * 4  # type: ignore[attr-defined]
+    assert plain.partner.tolist() == [-1] * 4
     assert "without_partner" not in health
     single, health = targets_of(mixup=False, two_models=False)
-    assert single.labels.tolist() == [0, 0, 1, 1]  # type: ignore[attr-defined]
+    assert single.labels.tolist() == [0, 0, 1, 1]
     assert "matched" not in health
     argmax, _ = targets_of(mixup=False, two_models=False, prototypes=False)
-    assert argmax.labels.tolist() == [0, 0, 1, 1]  # type: ignore[attr-defined]
+    assert argmax.labels.tolist() == [0, 0, 1, 1]
 
 
-def test_every_ablation_of_labels_runs(tiny_clients: list[ClientData], new_model: NewModel) -> None:
+def test_every_ablation_of_labels_runs(tiny: TinyProblem) -> None:
     switches = [
         {"mixup": False},
         {"mixup": False, "two_models": False},
@@ -200,12 +178,11 @@ def test_every_ablation_of_labels_runs(tiny_clients: list[ClientData], new_model
         {"fixed_labels": False},
         {"prototype_features": "raw"},
         {"benefit_normalisation": "transposed"},
-        {"clustering_input": "update"},
         {"clustering_layer": "all"},
     ]
     finals = []
     for fields in switches:
-        method = FedWCA(replace(TRAINING, epochs=2), **{"clustering": "domain", **fields})  # type: ignore[arg-type]
-        finals.append(run(method, new_model(), tiny_clients).states[-1].models["cluster/0"])
+        method = FedWCA(replace(TRAINING, epochs=2), **{"clustering": "domain", **fields})
+        finals.append(tiny.run(method).states[-1].models["cluster/0"])
     assert all(torch.isfinite(t).all() for state in finals for t in state.values())
     assert not same(finals[0], finals[3])

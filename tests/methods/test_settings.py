@@ -1,6 +1,5 @@
 """Settings of methods are validated, however a method is built."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -9,8 +8,15 @@ from pydantic import ValidationError
 from fedwca._support.errors import UserError
 from fedwca.methods import METHODS, Training, build_method
 from fedwca.methods.bounds import Share
+from fedwca.methods.fedamp import FedAMP
 from fedwca.methods.fedavg import FedAvg
+from fedwca.methods.fedpcl import FedPCL
+from fedwca.methods.fedprox import FedProx
+from fedwca.methods.fedscal import FedSCAl
 from fedwca.methods.fedwca import FedWCA
+from fedwca.methods.fedwca_plus import FedWCAPlus
+from fedwca.methods.ifca import IFCA
+from fedwca.methods.ladd import LADD
 
 
 @dataclass(frozen=True)
@@ -21,21 +27,31 @@ class PlainMethod(FedAvg):
 
 
 @pytest.mark.parametrize(
-    ("build", "field"),
+    ("kind", "field", "value"),
     [
-        (lambda: Training(lr=-1.0), "lr"),
-        (lambda: Training(batch_size=1), "batch_size"),
-        (lambda: Training(momentum=1.0), "momentum"),
-        (lambda: Training(schedule="linear"), "schedule"),  # type: ignore[arg-type]
-        (lambda: FedWCA(rounds_between_weights=0), "rounds_between_weights"),
-        (lambda: FedWCA(own_weight=1.5), "own_weight"),
+        (Training, "lr", -1.0),
+        (Training, "batch_size", 1),
+        (Training, "momentum", 1.0),
+        (Training, "schedule", "linear"),
+        (FedWCA, "rounds_between_weights", 0),
+        (FedWCA, "own_weight", 1.5),
+        (FedProx, "mu", -1.0),
+        (FedAMP, "attraction", 1.5),
+        (FedAMP, "pull", -1.0),
+        (IFCA, "clusters", 0),
+        (LADD, "share", 2.0),
+        (LADD, "regularisation", -1.0),
+        (FedPCL, "temperature", 0.0),
+        (FedSCAl, "client_weight", -1.0),
+        (FedSCAl, "threshold", 2.0),
+        (FedWCAPlus, "trust", -1.0),
     ],
 )
 def test_direct_construction_rejects_invalid_values(
-    build: Callable[[], object], field: str
+    kind: type[object], field: str, value: object
 ) -> None:
-    with pytest.raises(ValidationError) as error:
-        build()
+    with pytest.raises(ValidationError, match="Input should be") as error:
+        kind(**{field: value})
     assert error.value.errors()[0]["loc"] == (field,)
 
 

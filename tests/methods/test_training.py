@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedwca.core.losses import information_maximization
-from fedwca.core.params import clone, is_batch_norm_statistic
+from fedwca.core.params import State, clone, is_batch_norm_statistic
 from fedwca.data.images import ClientData, UnlabeledImages
 from fedwca.methods.inference import evaluate, load, recalibrate, remember_statistics
 from fedwca.methods.optimizer import make_sgd, set_rate
@@ -25,8 +26,8 @@ from fedwca.methods.training import (
     train,
 )
 from fedwca.models import DomainModel
+from tests.support.drawn import rng
 
-NewModel = Callable[[], DomainModel]
 TRAINING = Training(rounds=2, epochs=2, lr=0.01, batch_size=16)
 CPU = torch.device("cpu")
 
@@ -36,8 +37,22 @@ def images(tiny_clients: list[ClientData]) -> UnlabeledImages:
     return tiny_clients[0].train
 
 
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+@pytest.fixture
+def model(new_model: Callable[[], DomainModel]) -> DomainModel:
+    return new_model()
+
+
+def train_on(
+    model: DomainModel,
+    images: UnlabeledImages,
+    labels: torch.Tensor | None = None,
+    training: Training = TRAINING,
+    **options: Any,
+) -> tuple[State, dict[str, float]]:
+    """Train for a round, on labels of one class unless others are given."""
+    none = torch.zeros(len(images), dtype=torch.int64)
+    targets = Targets.plain(none if labels is None else labels)
+    return train(model, images, lambda: targets, training, rng(), round=0, **options)
 
 
 def test_batches_cover_every_image_once_and_skip_a_single_one() -> None:
@@ -67,8 +82,7 @@ def test_a_batch_holds_its_images_then_the_mixed_ones(images: UnlabeledImages) -
     assert labels.tolist() == [0, 1, 2]
 
 
-def test_without_mismatch_the_loss_is_shots(new_model: NewModel, images: UnlabeledImages) -> None:
-    model = new_model()
+def test_without_mismatch_the_loss_is_shots(model: DomainModel, images: UnlabeledImages) -> None:
     labels = torch.arange(len(images)) % 3
     rows = torch.arange(10)
     _, x, wanted, target = _batch(images, Targets.plain(labels), rows, rng(), CPU)
@@ -80,21 +94,21 @@ def test_without_mismatch_the_loss_is_shots(new_model: NewModel, images: Unlabel
 
 
 def test_without_any_usable_label_only_information_is_maximised(
-    new_model: NewModel, images: UnlabeledImages
+    model: DomainModel, images: UnlabeledImages
 ) -> None:
     nothing = Targets.plain(torch.zeros(len(images), dtype=torch.int64))
     nothing = nothing._replace(used=torch.zeros(len(images), dtype=torch.bool))
     _, x, wanted, target = _batch(images, nothing, torch.arange(8), rng(), CPU)
-    step = Step(torch.arange(8), x, *new_model()(x), wanted, target)
+    step = Step(torch.arange(8), x, *model(x), wanted, target)
     assert float(step.cross_entropy()) == 0
-    _, losses = train(new_model(), images, lambda: nothing, TRAINING, rng(), round=0)
+    _, losses = train(model, images, lambda: nothing, TRAINING, rng(), round=0)
     assert losses["loss_ce"] == 0
     assert losses["loss_im"] != 0
 
 
 @pytest.mark.parametrize(("fixed", "times"), [(True, 1), (False, 2)])
 def test_labels_are_made_once_a_round_or_once_an_epoch(
-    new_model: NewModel, images: UnlabeledImages, fixed: bool, times: int
+    model: DomainModel, images: UnlabeledImages, fixed: bool, times: int
 ) -> None:
     calls = []
 
@@ -102,102 +116,70 @@ def test_labels_are_made_once_a_round_or_once_an_epoch(
         calls.append(1)
         return Targets.plain(torch.zeros(len(images), dtype=torch.int64))
 
-    train(new_model(), images, label, TRAINING, rng(), round=0, fixed_labels=fixed)
+    train(model, images, label, TRAINING, rng(), round=0, fixed_labels=fixed)
     assert len(calls) == times
 
 
-def test_one_step_is_sgd_by_hand(new_model: NewModel, images: UnlabeledImages) -> None:
+def test_one_step_is_sgd_by_hand(
+    new_model: Callable[[], DomainModel], images: UnlabeledImages
+) -> None:
     """One batch, no momentum, no dropout: w - lr·(∇L + decay·w)."""
-    model = new_model()
-    for module in model.modules():
+    model, twin = new_model(), new_model()
+    for module in (*model.modules(), *twin.modules()):
         if isinstance(module, torch.nn.Dropout | torch.nn.Dropout2d):
             module.p = 0.0
     labels = torch.arange(len(images)) % 3
-    training = Training(
-        rounds=1,
-        epochs=1,
-        lr=0.1,
-        batch_size=1000,
-        momentum=0,
-        nesterov=False,
-        weight_decay=0.01,
-        ce_weight=0.3,
-    )
-    twin = new_model()
-    for module in twin.modules():
-        if isinstance(module, torch.nn.Dropout | torch.nn.Dropout2d):
-            module.p = 0.0
+    plain = {"momentum": 0, "nesterov": False, "weight_decay": 0.01, "ce_weight": 0.3}
+    training = Training(rounds=1, epochs=1, lr=0.1, batch_size=1000, **plain)
     twin.train()
     _, logits = twin(images.batch(torch.arange(len(images))))
     (information_maximization(logits) + 0.3 * F.cross_entropy(logits, labels)).backward()
-    weight = twin.backbone.conv1.weight  # type: ignore[union-attr]
-    expected = weight - 0.1 * (weight.grad + 0.01 * weight)  # type: ignore[operator]
-    trained, _ = train(model, images, lambda: Targets.plain(labels), training, rng(), round=0)
+    weight = twin.backbone.conv1.weight
+    expected = weight - 0.1 * (weight.grad + 0.01 * weight)
+    trained, _ = train_on(model, images, labels, training)
     torch.testing.assert_close(trained["backbone.conv1.weight"], expected.detach())
 
 
 def test_training_leaves_the_global_random_state_alone(
-    new_model: NewModel, images: UnlabeledImages
+    model: DomainModel, images: UnlabeledImages
 ) -> None:
-    model = new_model()
     before = torch.get_rng_state()
-    targets = Targets.plain(torch.zeros(len(images), dtype=torch.int64))
-    train(model, images, lambda: targets, TRAINING, rng(), round=0)
+    train_on(model, images)
     assert torch.equal(before, torch.get_rng_state())
 
 
 def test_another_objective_is_minimised_instead(
-    new_model: NewModel, images: UnlabeledImages
+    model: DomainModel, images: UnlabeledImages
 ) -> None:
-    model = new_model()
-    start = clone(model.feature_state())
-    weight = model.bottleneck.linear.weight  # type: ignore[union-attr]
-    targets = Targets.plain(torch.zeros(len(images), dtype=torch.int64))
-    pull: Objective = lambda step: {"pull": (10.0, weight.square().sum())}  # type: ignore # noqa: E731
-    pulled, losses = train(
-        model, images, lambda: targets, TRAINING, rng(), round=0, objective=Objective(pull)
-    )
-    name = "bottleneck.linear.weight"
+    start, name = clone(model.feature_state()), "bottleneck.linear.weight"
+    weight = model.bottleneck.linear.weight
+    pull = Objective(lambda step: {"pull": (10.0, weight.square().sum())})
+    pulled, losses = train_on(model, images, objective=pull)
     assert pulled[name].norm() < 0.5 * start[name].norm()
     assert list(losses) == ["loss_pull"]
 
 
 def test_a_frozen_backbone_does_not_change_and_is_trainable_afterwards(
-    new_model: NewModel, images: UnlabeledImages
+    model: DomainModel, images: UnlabeledImages
 ) -> None:
-    model = new_model()
     start = clone(model.feature_state())
-    targets = Targets.plain(torch.arange(len(images)) % 3)
-    trained, _ = train(
-        model, images, lambda: targets, TRAINING, rng(), round=0, frozen_backbone=True
-    )
+    trained, _ = train_on(model, images, torch.arange(len(images)) % 3, frozen_backbone=True)
     for name, tensor in trained.items():
         assert torch.equal(tensor, start[name]) == name.startswith("backbone."), name
     assert all(p.requires_grad for p in model.backbone.parameters())
 
 
 def test_an_objective_without_gradient_changes_no_weight(
-    new_model: NewModel, images: UnlabeledImages
+    model: DomainModel, images: UnlabeledImages
 ) -> None:
-    model = new_model()
     start = clone(model.feature_state())
-    targets = Targets.plain(torch.zeros(len(images), dtype=torch.int64))
-    trained, _ = train(
-        model,
-        images,
-        lambda: targets,
-        TRAINING,
-        rng(),
-        round=0,
-        objective=Objective(lambda step: {}),
-    )
+    trained, _ = train_on(model, images, objective=Objective(lambda step: {}))
     for name, tensor in trained.items():
         if not is_batch_norm_statistic(name):
             assert torch.equal(tensor, start[name]), name
 
 
-def test_shots_decay_and_a_slower_backbone(new_model: NewModel) -> None:
-    model = new_model()
+def test_shots_decay_and_a_slower_backbone(model: DomainModel) -> None:
     training = replace(TRAINING, schedule="shot_decay", backbone_lr=0.1, lr=1.0)
     optimizer = make_sgd(model.backbone.parameters(), model.bottleneck.parameters(), training)
     set_rate(optimizer, training, 0.5)
@@ -206,15 +188,12 @@ def test_shots_decay_and_a_slower_backbone(new_model: NewModel) -> None:
 
 
 def test_recalibration_gives_the_clients_own_statistics(
-    new_model: NewModel, images: UnlabeledImages
+    model: DomainModel, images: UnlabeledImages
 ) -> None:
-    model = new_model()
     norm = model.bottleneck.norm
     before = clone(model.state_dict())
     with torch.no_grad():
-        inputs = model.bottleneck.linear(  # type: ignore[operator]
-            model.backbone(images.batch(torch.arange(len(images))))
-        )
+        inputs = model.bottleneck.linear(model.backbone(images.batch(torch.arange(len(images)))))
     recalibrate(model, images)
     torch.testing.assert_close(norm.running_mean, inputs.mean(dim=0), atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(norm.running_var, inputs.var(dim=0), atol=1e-4, rtol=1e-3)
@@ -225,26 +204,21 @@ def test_recalibration_gives_the_clients_own_statistics(
 
 
 def test_a_single_image_keeps_the_received_statistics(
-    new_model: NewModel, images: UnlabeledImages
+    model: DomainModel, images: UnlabeledImages
 ) -> None:
-    model = new_model()
     before = clone(model.state_dict())
     recalibrate(model, UnlabeledImages(images.pixels, images.index[:1], images.transform))
     assert all(torch.equal(t, before[n]) for n, t in model.state_dict().items())
 
 
 def test_local_statistics_replace_the_received_ones(
-    new_model: NewModel, images: UnlabeledImages
+    model: DomainModel, images: UnlabeledImages
 ) -> None:
-    model = new_model()
     received = clone(model.feature_state())
     remembered = remember_statistics(received, "local").models["batch_norm"]
     own = {name: tensor + 1 for name, tensor in remembered.items()}
-    assert {name.rsplit(".", 1)[1] for name in own} == {
-        "running_mean",
-        "running_var",
-        "num_batches_tracked",
-    }
+    kinds = {"running_mean", "running_var", "num_batches_tracked"}
+    assert {name.rsplit(".", 1)[1] for name in own} == kinds
     memory = Record({"batch_norm": own})
     load(model, received, images, "local", memory)
     for name, tensor in model.feature_state().items():
@@ -253,8 +227,8 @@ def test_local_statistics_replace_the_received_ones(
     assert all(torch.equal(t, received[n]) for n, t in model.feature_state().items())
 
 
-def test_evaluation_gives_one_row_an_image(new_model: NewModel, images: UnlabeledImages) -> None:
-    outputs = evaluate(new_model(), images)
+def test_evaluation_gives_one_row_an_image(model: DomainModel, images: UnlabeledImages) -> None:
+    outputs = evaluate(model, images)
     assert outputs.features.shape == (len(images), 16)
     torch.testing.assert_close(outputs.probabilities.sum(dim=1), torch.ones(len(images)))
 
@@ -266,7 +240,7 @@ def test_the_fused_step_is_sgd_s(momentum: float) -> None:
     def trained(fused: bool) -> torch.Tensor:
         torch.manual_seed(0)
         backbone = nn.Sequential(nn.Conv2d(3, 5, 3), nn.Flatten())
-        backbone = backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        backbone = backbone.to(memory_format=torch.channels_last)
         rest = nn.Linear(80, 4)
         optimizer = make_sgd(backbone.parameters(), rest.parameters(), rates)
         for group in optimizer.param_groups:

@@ -6,13 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-import fedwca.models
 from fedwca._support.errors import UserError
 from fedwca.models import DomainModel, WeightNormClassifier, build_model
-
-
-def test_public_names_exist() -> None:
-    assert [name for name in fedwca.models.__all__ if not hasattr(fedwca.models, name)] == []
 
 
 def test_forward_returns_a_pair_in_train_and_eval(lenet: DomainModel) -> None:
@@ -35,11 +30,6 @@ def test_bottleneck_is_shots_digit_variant(lenet: DomainModel) -> None:
     assert torch.equal(linear.bias, torch.zeros(256))
     xavier = (2 / (1250 + 256)) ** 0.5
     assert linear.weight.std().item() == pytest.approx(xavier, rel=0.01)
-
-
-def test_bottleneck_keeps_both_signs(lenet: DomainModel) -> None:
-    features, _ = lenet.eval()(torch.randn(8, 3, 32, 32))
-    assert features.min() < 0 < features.max()
 
 
 def test_the_seed_decides_the_weights() -> None:

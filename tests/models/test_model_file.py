@@ -87,29 +87,8 @@ def test_class_names_are_read_from_a_file_without_description(
     assert "has no description" in refusal(load_model, path)
 
 
-def test_missing_corrupt_and_other_files_are_refused(tmp_path: Path, refusal: Refusal) -> None:
-    assert "none.safetensors" in refusal(load_model, tmp_path / "none.safetensors")
-    (tmp_path / "cut.safetensors").write_bytes(b"\x08")
-    assert "cut.safetensors" in refusal(load_model, tmp_path / "cut.safetensors")
-    (tmp_path / "notes.txt").write_text("a model")
-    assert "not a weights file" in refusal(load_model, tmp_path / "notes.txt")
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"crop": 21},
-        {"std": (0, 1, 1)},
-        {"image_size": 10**9},
-        {"classes": ["one"]},
-        {"classifier": "cosine"},
-        {"bottleneck": None},
-    ],
-)
-def test_a_wrong_description_is_refused(
-    tmp_path: Path, refusal: Refusal, changes: dict[str, object]
-) -> None:
-    content = {**json.loads(description_of().model_dump_json()), **changes}
+def test_a_wrong_description_is_refused(tmp_path: Path, refusal: Refusal) -> None:
+    content = {**json.loads(description_of().model_dump_json()), "image_size": 10**9}
     path = tmp_path / "m.safetensors"
     weights = build_model("lenet", len(HOSTILE), image_size=17, bottleneck=8).state_dict()
     safetensors.torch.save_file(dict(weights), path, {"fedwca": json.dumps(content)})
@@ -247,7 +226,7 @@ def test_only_a_prefix_of_all_names_is_stripped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keep", [0.0, 0.3, 0.9])
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth", ".pt"])
-def test_a_truncated_file_is_refused(
+def test_a_corrupt_file_is_refused(
     tmp_path: Path, suffix: str, keep: float, refusal: Refusal
 ) -> None:
     path = tmp_path / f"w{suffix}"
@@ -257,15 +236,9 @@ def test_a_truncated_file_is_refused(
     else:
         torch.save(state, path)
     whole = path.read_bytes()
-    path.write_bytes(whole[: int(keep * len(whole))])
-    assert "corrupt" in refusal(read_weights, path)
-
-
-@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
-def test_garbage_is_refused(tmp_path: Path, suffix: str, refusal: Refusal) -> None:
-    path = tmp_path / f"w{suffix}"
-    path.write_bytes(b"<html>404 Not Found</html>" * 20)
-    assert "corrupt" in refusal(read_weights, path)
+    for content in (whole[: int(keep * len(whole))], b"<html>404 Not Found</html>" * 20):
+        path.write_bytes(content)
+        assert "corrupt" in refusal(read_weights, path)
 
 
 def test_missing_files_folders_and_other_suffixes_are_refused(

@@ -66,16 +66,6 @@ def test_foreign_and_corrupt_files_are_refused(tmp_path: Path, refusal: Refusal)
     assert "was not written by" in refusal(load_onnx, tmp_path / "bare.onnx")
 
 
-def test_an_output_that_does_not_match_the_class_names_is_refused(
-    tmp_path: Path, refusal: Refusal
-) -> None:
-    model = build_model("lenet", 5, image_size=37, bottleneck=16).eval()
-    save_onnx(model, tmp_path / "m.onnx", description_of("lenet", 0))
-    loaded, _ = load_onnx(tmp_path / "m.onnx")
-    assert "class names" in refusal(loaded.logits, np.zeros((2, 37, 37, 3), np.uint8))
-    assert "cannot be run" in refusal(loaded.logits, np.zeros((2, 9, 9, 3), np.uint8))
-
-
 def test_a_missing_package_is_named_with_its_extra(
     tmp_path: Path, refusal: Refusal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,26 +2,24 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from fedwca.core import first_neighbor_clusters, first_neighbors, nearest_row
+from tests.support.drawn import for_all, normal, rng, seeds
 
-few = settings(max_examples=15, deadline=None, derandomize=True)
-seeds = st.integers(0, 10_000)
-sizes = st.integers(4, 24)
+any_cloud = for_all(st.integers(4, 24), seeds)  # number of clients, seed
+TRUTH = [0, 0, 0, 1, 1, 1, 2, 2, 2]  # of nine clients of three domains
 
 
 def cloud(count: int, seed: int, dim: int = 6) -> Tensor:
     """Clients without structure and without ties."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(count, dim, generator=generator, dtype=torch.float64)
+    return normal(count, dim, seed=seed, dtype=torch.float64)
 
 
 def domains(count: int, clients: int, deviation: float, seed: int, dim: int = 1520) -> Tensor:
     """Clients that left one common model: domain by domain, then a tenth of that on their own."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = rng(seed)
     base = torch.randn(dim, generator=generator, dtype=torch.float64)
     centre = torch.randn(count, dim, generator=generator, dtype=torch.float64)
     own = torch.randn(count * clients, dim, generator=generator, dtype=torch.float64)
@@ -77,8 +75,7 @@ def test_direction_counts_and_length_does_not() -> None:
     assert first_neighbor_clusters(vectors).tolist() == [0, 1, 0, 1]
 
 
-@few
-@given(sizes, seeds)
+@any_cloud
 def test_neighbours_and_clusters_are_those_of_a_plain_loop(count: int, seed: int) -> None:
     vectors = cloud(count, seed)
     expected = brute_neighbors(vectors)
@@ -86,8 +83,7 @@ def test_neighbours_and_clusters_are_those_of_a_plain_loop(count: int, seed: int
     assert first_neighbor_clusters(vectors).tolist() == brute_clusters(expected)
 
 
-@few
-@given(sizes, seeds)
+@any_cloud
 def test_each_cluster_holds_one_mutual_pair_and_nobody_is_alone(count: int, seed: int) -> None:
     vectors = cloud(count, seed)
     kappa = brute_neighbors(vectors)
@@ -97,8 +93,7 @@ def test_each_cluster_holds_one_mutual_pair_and_nobody_is_alone(count: int, seed
     assert sizes.min() >= 2
 
 
-@few
-@given(sizes, seeds)
+@any_cloud
 def test_shared_neighbours_add_no_link(count: int, seed: int) -> None:
     # FINCH's full adjacency also joins i and j where κ_i = κ_j.
     kappa = brute_neighbors(cloud(count, seed))
@@ -107,26 +102,23 @@ def test_shared_neighbours_add_no_link(count: int, seed: int) -> None:
     assert all(clusters[i] == clusters[j] for i, j in pairs)
 
 
-@few
-@given(sizes, seeds)
+@any_cloud
 def test_permuting_clients_permutes_clusters(count: int, seed: int) -> None:
     vectors = cloud(count, seed)
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(count, generator=rng(seed))
     moved = partition(first_neighbor_clusters(vectors[order]))
     back = {frozenset(int(order[i]) for i in members) for members in moved}
     assert back == partition(first_neighbor_clusters(vectors))
 
 
-@few
-@given(sizes, seeds)
+@any_cloud
 def test_rescaling_a_client_changes_nothing(count: int, seed: int) -> None:
     vectors = cloud(count, seed)
     scale = torch.logspace(-3, 3, count, dtype=torch.float64)[:, None]
     assert torch.equal(first_neighbor_clusters(vectors * scale), first_neighbor_clusters(vectors))
 
 
-@few
-@given(sizes, seeds)
+@any_cloud
 def test_clusters_are_numbered_by_their_first_client(count: int, seed: int) -> None:
     labels = first_neighbor_clusters(cloud(count, seed)).tolist()
     assert list(dict.fromkeys(labels)) == list(range(max(labels) + 1))
@@ -135,35 +127,33 @@ def test_clusters_are_numbered_by_their_first_client(count: int, seed: int) -> N
 @pytest.mark.parametrize("seed", range(10))
 def test_nine_clients_of_three_domains_are_three_clusters_of_three(seed: int) -> None:
     vectors = domains(3, 3, deviation=0.1, seed=seed)
-    assert first_neighbor_clusters(vectors).tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert first_neighbor_clusters(vectors).tolist() == TRUTH
 
 
-def clusters_in_single_precision(vectors: Tensor) -> list[int]:
-    """What the official code does: cast to float32, then 1 - cos."""
-    unit = torch.nn.functional.normalize(vectors.float(), dim=1)
-    away = 1 - unit @ unit.T
-    away.fill_diagonal_(torch.inf)
+def clusters_by_cosines(vectors: Tensor) -> list[int]:
+    """What the official code does, in single precision: 1 - cos."""
+    unit = torch.nn.functional.normalize(vectors, dim=1)
+    away = (1 - unit @ unit.T).fill_diagonal_(torch.inf)
     return brute_clusters(away.argmin(dim=1).tolist())
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_clients_a_ten_thousandth_apart_need_double_precision(seed: int) -> None:
-    # 1 - cos ≈ ½·(1e-4)² = 5e-9 across domains; float32 counts in steps of 6e-8 below 1.
-    vectors = domains(3, 3, deviation=1e-4, seed=seed).float()  # as models store them
-    truth = [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    assert clusters_in_single_precision(vectors) != truth
-    assert first_neighbor_clusters(vectors).tolist() == truth
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_clients_a_billionth_apart_need_differences(seed: int) -> None:
-    # 1 - cos ≈ ½·(1e-9)² = 5e-19, where float64 counts in steps of 1e-16 below 1.
-    vectors = domains(3, 3, deviation=1e-9, seed=seed)
-    truth = [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    unit = torch.nn.functional.normalize(vectors, dim=1)
-    away = (1 - unit @ unit.T).fill_diagonal_(torch.inf)
-    assert brute_clusters(away.argmin(dim=1).tolist()) != truth
-    assert first_neighbor_clusters(vectors).tolist() == truth
+@pytest.mark.parametrize(
+    ("deviation", "dtype"),
+    [
+        # 1 - cos ≈ ½·(1e-4)² = 5e-9 across domains; float32, in which models are stored, counts in
+        # steps of 6e-8 below 1.
+        (1e-4, torch.float32),
+        # 1 - cos ≈ ½·(1e-9)² = 5e-19, where float64 counts in steps of 1e-16 below 1.
+        (1e-9, torch.float64),
+    ],
+)
+def test_clients_close_together_need_differences_in_double_precision(
+    seed: int, deviation: float, dtype: torch.dtype
+) -> None:
+    vectors = domains(3, 3, deviation=deviation, seed=seed).to(dtype)
+    assert clusters_by_cosines(vectors) != TRUTH
+    assert first_neighbor_clusters(vectors).tolist() == TRUTH
 
 
 @pytest.mark.parametrize("count", [4, 5, 9, 32])
@@ -195,16 +185,13 @@ def test_more_clients_than_one_block_are_clustered_as_by_a_plain_loop() -> None:
     assert first_neighbor_clusters(vectors).tolist() == brute_clusters(expected)
 
 
-def test_the_nearest_row_is_nearest_by_angle() -> None:
+@pytest.mark.parametrize(
+    ("vector", "nearest"), [([1.0, 0.0], 0), ([-0.1, 5.0], 1), ([-9.0, 0.1], 2)]
+)
+def test_the_nearest_row_is_the_first_nearest_by_angle(vector: list[float], nearest: int) -> None:
     rows = torch.tensor([[100.0, 1.0], [0.0, 1.0], [-1.0, 0.0]])
-    assert nearest_row(torch.tensor([1.0, 0.0]), rows) == 0
-    assert nearest_row(torch.tensor([-0.1, 5.0]), rows) == 1
-    assert nearest_row(torch.tensor([-9.0, 0.1]), rows) == 2
-
-
-def test_the_nearest_of_equal_rows_is_the_first() -> None:
-    rows = torch.tensor([[0.0, 1.0], [1.0, 2.0], [1.0, 2.0]])
-    assert nearest_row(torch.tensor([1.0, 2.0]), rows) == 1
+    assert nearest_row(torch.tensor(vector), rows) == nearest
+    assert nearest_row(torch.tensor(vector), rows.repeat(2, 1)) == nearest
 
 
 def test_a_client_finds_its_domain_a_ten_thousandth_away() -> None:
@@ -214,7 +201,7 @@ def test_a_client_finds_its_domain_a_ten_thousandth_away() -> None:
 
 
 def test_a_client_with_nan_weights_is_refused() -> None:
-    vectors = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    vectors = normal(5, 4)
     vectors[2, 0] = torch.nan
     with pytest.raises(ValueError, match="NaN or infinite"):
         first_neighbor_clusters(vectors)

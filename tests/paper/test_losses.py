@@ -4,23 +4,15 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from fedwca.core import distillation, information_maximization, prototype_contrast, proximal
-
-few = settings(max_examples=15, deadline=None, derandomize=True)
-seeds = st.integers(0, 10_000)
-
-
-def exact(*rows: object) -> Tensor:
-    return torch.tensor(rows, dtype=torch.float64)
+from tests.support.drawn import exact, for_all, normal, seeds
 
 
 def logits(rows: int, columns: int, seed: int, scale: float = 3.0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return scale * torch.randn(rows, columns, generator=generator, dtype=torch.float64)
+    return scale * normal(rows, columns, seed=seed, dtype=torch.float64)
 
 
 def gradient(loss: Tensor, of: Tensor) -> Tensor:
@@ -46,15 +38,13 @@ def test_im_by_hand() -> None:
     assert value == pytest.approx(math.log(2) - 0.75 * math.log(3), abs=1e-15)
 
 
-@few
-@given(st.integers(1, 20), st.integers(1, 8), seeds)
+@for_all(st.integers(1, 20), st.integers(1, 8), seeds)
 def test_im_lies_between_minus_log_m_and_zero(n: int, m: int, seed: int) -> None:
     value = information_maximization(logits(n, m, seed)).item()
     assert -math.log(m) - 1e-12 <= value <= 1e-12
 
 
-@few
-@given(st.integers(2, 6), st.integers(1, 5), seeds)
+@for_all(st.integers(2, 6), st.integers(1, 5), seeds)
 def test_im_of_small_batches_is_biased_upwards(batches: int, size: int, seed: int) -> None:
     # H(mean) is concave: the whole set's is at least the mean of the batches'.
     z = logits(batches * size, 4, seed)
@@ -159,8 +149,7 @@ def test_at_a_high_temperature_all_classes_are_equal() -> None:
     assert loss.item() == pytest.approx(math.log(2), abs=1e-9)
 
 
-@few
-@given(seeds, st.floats(0.1, 10), st.floats(0.1, 10))
+@for_all(seeds, st.floats(0.1, 10), st.floats(0.1, 10))
 def test_prototype_contrast_ignores_lengths(seed: int, one: float, two: float) -> None:
     features, prototypes = logits(5, 3, seed), logits(2, 3, seed + 1)
     labels = torch.tensor([0, 1, 0, 1, 1])
@@ -199,8 +188,7 @@ def test_distillation_pulls_the_student_to_the_target() -> None:
     torch.testing.assert_close(gradient(loss, student), exact([0.125, -0.125]))
 
 
-@few
-@given(seeds)
+@for_all(seeds)
 def test_no_student_beats_the_softened_teacher(seed: int) -> None:
     teacher, student = logits(4, 5, seed), logits(4, 5, seed + 1)
     best = distillation(0.5 * teacher, teacher)

@@ -1,7 +1,6 @@
 """Oracles of the rival methods: where one becomes another, and their formulas by hand."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -13,11 +12,10 @@ from fedwca.core.attention import attentive_weights, median_distance
 from fedwca.core.params import State, clone, mix
 from fedwca.core.pseudo_label import confidence_labels, confident
 from fedwca.core.snd import guarded_density, soft_neighborhood_density
-from fedwca.core.weights import standardised
 from fedwca.data.augment import weak_view
 from fedwca.data.images import ClientData
 from fedwca.engines.client_runtime import seed_generator, use_threads
-from fedwca.methods import Client, Record, Training
+from fedwca.methods import Adaptation, Client, Method, Record, Training
 from fedwca.methods.fedamp import FedAMP, squared_distances
 from fedwca.methods.fedavg import FedAvg
 from fedwca.methods.fedpcl import FedPCL, class_means, fill_gaps
@@ -30,55 +28,91 @@ from fedwca.methods.inference import Outputs, evaluate, load
 from fedwca.methods.ladd import LADD
 from fedwca.methods.ladd_plus import LADDPlus
 from fedwca.methods.local import Local
+from fedwca.methods.source_only import SourceOnly
 from fedwca.methods.training import Objective, Step, Targets, train
 from fedwca.models import DomainModel
-from tests.support.federation import final_models, run, same
+from tests.support.drawn import normal, rng
+from tests.support.federation import TinyProblem, final_models, same
 
-NewModel = Callable[[], DomainModel]
-Clients = list[ClientData]
 TRAINING = Training(rounds=3, epochs=2, lr=0.01, batch_size=16)
+STILL = replace(TRAINING, epochs=0)
 CPU = torch.device("cpu")
 
 
-def equal_runs(a: object, b: object, new_model: NewModel, clients: Clients) -> bool:
-    """Whether two methods leave every client with the same model, bit for bit."""
-    finals = [
-        final_models(run(method, new_model(), clients), method, clients)  # type: ignore[arg-type]
-        for method in (a, b)
-    ]
-    return all(same(finals[0][c.name], finals[1][c.name]) for c in clients)
+LOCAL = Local(TRAINING, fixed_labels=True)
+ONE_HOT = FedWCA(
+    TRAINING,
+    clustering="domain",
+    cluster_mean="samples",
+    cluster_weights="one_hot",
+    two_models=False,
+    mixup=False,
+)
+ALL_OFF = FedWCAPlus(TRAINING, by_agreement=False, temperature_a=0.1)
 
 
-def a_step(model: DomainModel, clients: Clients, count: int = 8) -> Step:
-    rows = torch.arange(count)
-    x = clients[0].train.batch(rows)
+EQUAL = [
+    (FedProx(TRAINING, mu=0.0), FedAvg(TRAINING)),
+    (FedAMP(TRAINING, attraction=0.0, pull=0.0), LOCAL),
+    (IFCA(TRAINING, clusters=1), FedAvg(TRAINING)),
+    (LADDPlus(TRAINING, clustering="domain"), ONE_HOT),
+    (FedSCAl(TRAINING, client_weight=0.0, server_weight=0.0), FedAvg(TRAINING)),
+    (ALL_OFF, FedWCA(TRAINING, temperature_a=0.1)),
+    (FedPCL(STILL), SourceOnly(STILL)),
+]
+OTHERS = [
+    (FedProx(TRAINING, mu=1.0), FedAvg(TRAINING)),
+    (FedAMP(TRAINING), LOCAL),
+    (FedSCAl(TRAINING), FedAvg(TRAINING)),
+]
+
+
+@pytest.mark.parametrize(
+    ("method", "other", "equal"),
+    [*((*pair, True) for pair in EQUAL), *((*pair, False) for pair in OTHERS)],
+    ids=lambda value: str(value) if isinstance(value, bool) else type(value).__name__,
+)
+def test_a_method_without_its_own_part_is_another(
+    tiny: TinyProblem, method: Method, other: Method, equal: bool
+) -> None:
+    left, right = tiny.finals(method), tiny.finals(other)
+    assert all(same(left[name], right[name]) for name in left) == equal
+
+
+def a_step(model: DomainModel, tiny: TinyProblem) -> Step:
+    rows = torch.arange(8)
+    x = tiny.clients[0].train.batch(rows)
     features, logits = model(x)
     return Step(rows, x, features, logits, rows, rows % 3)
+
+
+def adapted(
+    method: Method, tiny: TinyProblem, models: dict[str, State], memory: Record | None = None
+) -> Adaptation:
+    """What the first client makes of a message of round 1."""
+    message = Record(models, {"round": torch.tensor(1)})
+    images, generator = tiny.clients[0].train, seed_generator(0, 1, "a")
+    return method.adapt(tiny.new_model(), images, message, memory or Record(), generator)
 
 
 # --- FedProx ----------------------------------------------------------------------------------
 
 
-def test_fedprox_without_mu_is_fedavg(new_model: NewModel, tiny_clients: Clients) -> None:
-    assert equal_runs(FedProx(TRAINING, mu=0.0), FedAvg(TRAINING), new_model, tiny_clients)
-    assert not equal_runs(FedProx(TRAINING, mu=1.0), FedAvg(TRAINING), new_model, tiny_clients)
-
-
-def test_fedprox_measures_from_the_global_model(new_model: NewModel, tiny_clients: Clients) -> None:
+def test_fedprox_measures_from_the_global_model(tiny: TinyProblem) -> None:
     """Moving one weight by 0.5 costs μ/2·0.25, and pulls back by μ·0.5."""
-    model = new_model()
+    model = tiny.new_model()
     aim = FedProx(TRAINING, mu=0.2).objective(
-        model, tiny_clients[0].train, seed_generator(0, 0, "a")
+        model, tiny.clients[0].train, seed_generator(0, 0, "a")
     )
-    weight = model.bottleneck.linear.weight  # type: ignore[union-attr]
+    weight = model.bottleneck.linear.weight
     with torch.no_grad():
-        weight[0, 0] += 0.5  # type: ignore[index, operator]
-    mu, value = aim.loss(a_step(model, tiny_clients))["proximal"]
+        weight[0, 0] += 0.5
+    mu, value = aim.loss(a_step(model, tiny))["proximal"]
     assert mu == 0.2
     assert value.item() == pytest.approx(0.125)
     value.backward()
-    assert float(weight.grad[0, 0]) == pytest.approx(0.5)  # type: ignore[index, union-attr]
-    assert float(weight.grad.abs().sum()) == pytest.approx(0.5)  # type: ignore[union-attr]
+    assert float(weight.grad[0, 0]) == pytest.approx(0.5)
+    assert float(weight.grad.abs().sum()) == pytest.approx(0.5)
 
 
 # --- FedAMP -----------------------------------------------------------------------------------
@@ -96,10 +130,10 @@ def test_attention_by_hand() -> None:
 @given(count=st.integers(1, 40), seed=st.integers(0, 99), attraction=st.floats(0, 1))
 def test_attention_is_never_negative(count: int, seed: int, attraction: float) -> None:
     """With α = σ = 1 and 32 equal models, the own weight would be -30."""
-    points = torch.randn(count, 3, generator=torch.Generator().manual_seed(seed))
+    points = normal(count, 3, seed=seed)
     distances = (points[:, None] - points[None]).square().sum(dim=2)
     weights = attentive_weights(distances * (seed % 2), median_distance(distances), attraction)
-    assert (weights >= 0).all()
+    assert (weights >= -1e-12).all()  # rounding may take a little from 0
     torch.testing.assert_close(weights.sum(dim=1), torch.ones(count, dtype=torch.float64))
     assert (1 - weights.diag() <= attraction + 1e-12).all()
 
@@ -116,48 +150,32 @@ def test_distances_count_parameters_and_no_statistics() -> None:
     assert squared_distances([one, two]).tolist() == [[0, 25], [25, 0]]
 
 
-def test_fedamp_without_attraction_and_pull_is_local(
-    new_model: NewModel, tiny_clients: Clients
-) -> None:
-    alone = FedAMP(TRAINING, attraction=0.0, pull=0.0)
-    assert equal_runs(alone, Local(TRAINING, fixed_labels=True), new_model, tiny_clients)
-    together = FedAMP(TRAINING)
-    assert not equal_runs(together, Local(TRAINING, fixed_labels=True), new_model, tiny_clients)
-
-
-def test_fedamps_pull_has_a_gradient(new_model: NewModel, tiny_clients: Clients) -> None:
-    model = new_model()
-    cloud = {name: t + 1.0 for name, t in clone(model.feature_state()).items()}
-    losses = FedAMP(TRAINING, pull=2.0)._objective(model, cloud).loss(a_step(model, tiny_clients))
+def test_fedamps_pull_has_a_gradient(tiny: TinyProblem) -> None:
+    model = tiny.new_model()
+    cloud = {name: t + 1.0 for name, t in tiny.source().items()}
+    losses = FedAMP(TRAINING, pull=2.0)._objective(model, cloud).loss(a_step(model, tiny))
     weight, value = losses["proximal"]
     value.backward()
     assert weight == 2.0
-    grad = model.bottleneck.linear.weight.grad  # type: ignore[union-attr]
-    torch.testing.assert_close(grad, -torch.ones_like(grad))  # type: ignore[arg-type]
+    grad = model.bottleneck.linear.weight.grad
+    torch.testing.assert_close(grad, -torch.ones_like(grad))
 
 
-def test_fedamps_cloud_model_is_the_attentive_mean(
-    new_model: NewModel, tiny_clients: Clients
-) -> None:
-    log = run(FedAMP(TRAINING), new_model(), tiny_clients)
+def test_fedamps_cloud_model_is_the_attentive_mean(tiny: TinyProblem) -> None:
+    log = tiny.run(FedAMP(TRAINING))
     state = log.states[1]
-    locals_ = [state.models[f"local/{c.name}"] for c in tiny_clients]
-    first = Client(tiny_clients[0].name, tiny_clients[0].domain)
-    attention = attentive_weights(
-        squared_distances(locals_), median_distance(squared_distances(locals_)), 0.5
-    )
+    locals_ = [state.models[f"local/{c.name}"] for c in tiny.clients]
+    first = Client(tiny.clients[0].name, tiny.clients[0].domain)
+    distances = squared_distances(locals_)
+    attention = attentive_weights(distances, median_distance(distances), 0.5)
     assert same(log.messages[1][first].models["cloud"], mix(locals_, attention[0]))
 
 
 # --- IFCA -------------------------------------------------------------------------------------
 
 
-def test_ifca_with_one_cluster_is_fedavg(new_model: NewModel, tiny_clients: Clients) -> None:
-    assert equal_runs(IFCA(TRAINING, clusters=1), FedAvg(TRAINING), new_model, tiny_clients)
-
-
-def test_ifca_does_not_collapse_in_round_0(new_model: NewModel, tiny_clients: Clients) -> None:
-    log = run(IFCA(TRAINING, clusters=2), new_model(), tiny_clients)
+def test_ifca_does_not_collapse_in_round_0(tiny: TinyProblem) -> None:
+    log = tiny.run(IFCA(TRAINING, clusters=2))
     groups = [int(v) for n, v in log.states[1].values.items() if n.startswith("cluster_of/")]
     assert sorted(groups) == [0, 0, 1, 1]
     assert not same(log.states[1].models["cluster/0"], log.states[1].models["cluster/1"])
@@ -165,32 +183,21 @@ def test_ifca_does_not_collapse_in_round_0(new_model: NewModel, tiny_clients: Cl
 
 @given(count=st.integers(1, 40), groups=st.integers(1, 6), seed=st.integers(0, 99))
 def test_ifcas_first_groups_are_balanced_and_random(count: int, groups: int, seed: int) -> None:
-    drawn = torch.rand(count, generator=torch.Generator().manual_seed(seed))
+    drawn = torch.rand(count, generator=rng(seed))
     found = balanced_groups({str(k): t for k, t in enumerate(drawn)}, groups)
     sizes = [list(found.values()).count(g) for g in range(groups)]
     assert max(sizes) - min(sizes) <= 1
     assert found[str(int(drawn.argmin()))] == 0
 
 
-def test_ifca_takes_the_first_of_equal_models(new_model: NewModel, tiny_clients: Clients) -> None:
-    model = new_model()
-    source = clone(model.feature_state())
-    message = Record({f"cluster/{c}": source for c in range(3)}, {"round": torch.tensor(1)})
-    adapted = IFCA(TRAINING).adapt(
-        model, tiny_clients[0].train, message, Record(), seed_generator(0, 1, "a")
-    )
-    assert int(adapted.reply.values["pick"]) == 0
-
-
-def test_ifca_takes_the_model_of_least_loss(new_model: NewModel, tiny_clients: Clients) -> None:
-    model = new_model()
-    source = clone(model.feature_state())
+@pytest.mark.parametrize(("dead_clusters", "pick"), [(0, 0), (1, 1)])
+def test_ifca_takes_the_model_of_least_loss_and_the_first_of_equal_ones(
+    tiny: TinyProblem, dead_clusters: int, pick: int
+) -> None:
+    source = tiny.source()
     dead = {n: torch.zeros_like(t) if "linear" in n else t for n, t in source.items()}
-    message = Record({"cluster/0": dead, "cluster/1": source}, {"round": torch.tensor(1)})
-    adapted = IFCA(TRAINING).adapt(
-        model, tiny_clients[0].train, message, Record(), seed_generator(0, 1, "a")
-    )
-    assert int(adapted.reply.values["pick"]) == 1
+    models = {f"cluster/{c}": dead if c < dead_clusters else source for c in range(3)}
+    assert int(adapted(IFCA(TRAINING), tiny, models).reply.values["pick"]) == pick
 
 
 def test_ifcas_loss_by_hand() -> None:
@@ -219,12 +226,12 @@ def test_confident_labels_by_hand() -> None:
 
 
 def test_ladd_in_one_cluster_without_distillation_is_fedavg_of_self_training(
-    new_model: NewModel, tiny_clients: Clients
+    tiny: TinyProblem,
 ) -> None:
-    together = [replace(c, domain="one") for c in tiny_clients]
+    together = [replace(c, domain="one") for c in tiny.clients]
     ladd = LADD(TRAINING, clustering="domain", regularisation=0.0)
-    log = run(ladd, new_model(), together)
-    model = new_model()
+    log = tiny.run(ladd, together)
+    model = tiny.new_model()
     merged = clone(model.feature_state())
     for number in range(TRAINING.rounds):
         with use_threads(1):
@@ -250,10 +257,8 @@ def _self_trained(model: DomainModel, start: State, client: ClientData, number: 
     return trained
 
 
-def test_ladds_teacher_is_the_mean_of_its_own_clusters_models(
-    new_model: NewModel, tiny_clients: Clients
-) -> None:
-    log = run(LADD(TRAINING, clustering="domain", teacher_start=1), new_model(), tiny_clients)
+def test_ladds_teacher_is_the_mean_of_its_own_clusters_models(tiny: TinyProblem) -> None:
+    log = tiny.run(LADD(TRAINING, clustering="domain", teacher_start=1))
     assert "teacher/0" not in log.states[1].models
     for c in range(2):
         second, third = (log.states[r].models[f"cluster/{c}"] for r in (2, 3))
@@ -263,41 +268,22 @@ def test_ladds_teacher_is_the_mean_of_its_own_clusters_models(
     assert same(log.messages[2][noisy].models["teacher"], log.states[2].models["teacher/1"])
 
 
-def test_ladd_distils_the_source_models_outputs(new_model: NewModel, tiny_clients: Clients) -> None:
-    log = run(LADD(TRAINING), new_model(), tiny_clients)
-    model, client = new_model(), tiny_clients[0]
+def test_ladd_distils_the_source_models_outputs(tiny: TinyProblem) -> None:
+    log = tiny.run(LADD(TRAINING))
+    model, client = tiny.new_model(), tiny.clients[0]
     expected = evaluate(model, client.train).logits
     for memories in log.memories[1:]:
         assert torch.equal(memories[client.name].values["source_logits"], expected)
     assert log.lines[-1]["health"][client.name]["loss_distillation"] > 0
 
 
+@pytest.mark.parametrize("memory", [Record(), Record(values={"source_logits": torch.zeros(1, 3)})])
 def test_ladd_does_not_distil_without_remembered_source_outputs(
-    new_model: NewModel, tiny_clients: Clients
+    tiny: TinyProblem, memory: Record
 ) -> None:
-    model = new_model()
-    message = Record({"cluster": clone(model.feature_state())}, {"round": torch.tensor(1)})
-    for memory in (Record(), Record(values={"source_logits": torch.zeros(1, 3)})):
-        adapted = LADD(TRAINING).adapt(
-            model, tiny_clients[0].train, message, memory, seed_generator(0, 1, "a")
-        )
-        assert "loss_distillation" not in adapted.health
-        assert "loss_ce" in adapted.health
-
-
-def test_ladd_plus_with_true_clusters_is_fedwca_one_hot_without_two_models_and_mixup(
-    new_model: NewModel, tiny_clients: Clients
-) -> None:
-    fedwca = FedWCA(
-        TRAINING,
-        clustering="domain",
-        cluster_mean="samples",
-        cluster_weights="one_hot",
-        two_models=False,
-        mixup=False,
-    )
-    plus = LADDPlus(TRAINING, clustering="domain")
-    assert equal_runs(plus, fedwca, new_model, tiny_clients)
+    health = adapted(LADD(TRAINING), tiny, {"cluster": tiny.source()}, memory).health
+    assert "loss_distillation" not in health
+    assert "loss_ce" in health
 
 
 # --- FedPCL -----------------------------------------------------------------------------------
@@ -321,62 +307,51 @@ def test_a_missing_class_is_filled_by_the_mean_of_the_others() -> None:
 def _contrast(
     temperature: float, step: Step, present: torch.Tensor | None = None
 ) -> dict[str, tuple[float, torch.Tensor]]:
-    generator_ = torch.Generator().manual_seed(0)
-    prototypes = torch.randn(2, 3, 16, generator=generator_)
+    prototypes = normal(2, 3, 16)
     here = torch.ones(2, 3, dtype=torch.bool) if present is None else present
     message = Record(values={"prototypes": prototypes, "present": here})
     return FedPCL(TRAINING, temperature=temperature)._objective(message, CPU).loss(step)
 
 
-def test_fedpcls_temperature_flattens_the_contrast_but_not_its_gradient(
-    new_model: NewModel, tiny_clients: Clients
-) -> None:
+def test_fedpcls_temperature_flattens_the_contrast_but_not_its_gradient(tiny: TinyProblem) -> None:
     sizes = []
     for temperature in (7.0, 70.0):
-        model = new_model()
-        losses = _contrast(temperature, a_step(model, tiny_clients))
+        model = tiny.new_model()
+        losses = _contrast(temperature, a_step(model, tiny))
         assert losses["global"][1].item() == pytest.approx(math.log(3), abs=0.3 / temperature)
         assert losses["global"][0] == pytest.approx(temperature / 0.07)
-        sum(weight * value for weight, value in losses.values()).backward()  # type: ignore[union-attr]
-        sizes.append(float(model.bottleneck.linear.weight.grad.norm()))  # type: ignore[union-attr]
+        sum(weight * value for weight, value in losses.values()).backward()
+        sizes.append(float(model.bottleneck.linear.weight.grad.norm()))
     assert sizes[0] == pytest.approx(sizes[1], rel=0.1)
     assert sizes[1] > 0
 
 
-def test_fedpcl_skips_classes_that_nobody_has(new_model: NewModel, tiny_clients: Clients) -> None:
+def test_fedpcl_skips_classes_that_nobody_has(tiny: TinyProblem) -> None:
     nobody = torch.zeros(2, 3, dtype=torch.bool)
-    losses = _contrast(70.0, a_step(new_model(), tiny_clients), nobody)
+    losses = _contrast(70.0, a_step(tiny.new_model(), tiny), nobody)
     assert all(value.item() == 0 for _, value in losses.values())
     one = torch.tensor([[True, True, False], [True, False, False]])
-    losses = _contrast(70.0, a_step(new_model(), tiny_clients), one)
+    losses = _contrast(70.0, a_step(tiny.new_model(), tiny), one)
     assert all(math.isfinite(value.item()) for _, value in losses.values())
 
 
-def test_fedpcl_sends_no_weights_and_keeps_the_backbone(
-    new_model: NewModel, tiny_clients: Clients
-) -> None:
+def test_fedpcl_sends_no_weights_and_keeps_the_backbone(tiny: TinyProblem) -> None:
     method = FedPCL(TRAINING)
-    log = run(method, new_model(), tiny_clients)
+    log = tiny.run(method)
     for answers in log.replies:
         assert all(not a.reply.models for a in answers.values())
-    source = clone(new_model().feature_state())
-    for state in final_models(log, method, tiny_clients).values():
+    source = tiny.source()
+    for state in final_models(log, method, tiny.clients).values():
         for name in source:
             if name.startswith("backbone."):
                 assert torch.equal(state[name], source[name]), name
-    first, second = (log.memories[r][tiny_clients[0].name].models["own"] for r in (1, 2))
+    first, second = (log.memories[r][tiny.clients[0].name].models["own"] for r in (1, 2))
     moved = "bottleneck.linear.weight"
     assert torch.equal(first[moved], source[moved])  # round 0 only makes prototypes
     assert not torch.equal(second[moved], source[moved])
 
 
 # --- FedSCAl ----------------------------------------------------------------------------------
-
-
-def test_fedscal_without_alignment_is_fedavg(new_model: NewModel, tiny_clients: Clients) -> None:
-    plain = FedSCAl(TRAINING, client_weight=0.0, server_weight=0.0)
-    assert equal_runs(plain, FedAvg(TRAINING), new_model, tiny_clients)
-    assert not equal_runs(FedSCAl(TRAINING), FedAvg(TRAINING), new_model, tiny_clients)
 
 
 def test_agreement_by_hand() -> None:
@@ -398,7 +373,7 @@ def test_the_threshold_follows_the_skew_of_the_entropies() -> None:
 
 def test_distortion_keeps_shape_and_range_and_follows_its_generator() -> None:
     x = torch.rand(5, 3, 16, 16) * 2 - 1
-    twice = [weak_view(x, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
+    twice = [weak_view(x, rng(seed)) for seed in (0, 0, 1)]
     assert twice[0].shape == x.shape
     assert torch.equal(twice[0], twice[1])
     assert not torch.equal(twice[0], twice[2])
@@ -407,31 +382,7 @@ def test_distortion_keeps_shape_and_range_and_follows_its_generator() -> None:
     assert (twice[0] != x).float().mean() > 0.9
 
 
-# --- FedWCA+ ----------------------------------------------------------------------------------
-
-
-def test_fedwca_plus_with_everything_off_is_fedwca(
-    new_model: NewModel, tiny_clients: Clients
-) -> None:
-    off = FedWCAPlus(
-        TRAINING,
-        clustering_input="weights",
-        standardise=False,
-        guard_density=False,
-        keep_confident=1.0,
-        temperature_a=0.1,
-    )
-    assert equal_runs(off, FedWCA(TRAINING, temperature_a=0.1), new_model, tiny_clients)
-
-
-def test_standardised_scores_by_hand() -> None:
-    found = standardised(torch.tensor([0.5, 0.7, 0.9]), 0.01)
-    torch.testing.assert_close(
-        found, torch.tensor([-1.5, 0.0, 1.5], dtype=torch.float64) * math.sqrt(2 / 3)
-    )
-    near = standardised(torch.tensor([0.5, 0.501], dtype=torch.float64), 0.01)
-    torch.testing.assert_close(near, torch.tensor([-0.05, 0.05], dtype=torch.float64))
-    assert standardised(torch.tensor([0.4]), 0.01).tolist() == [0.0]
+# --- guarded density ---------------------------------------------------------------------------
 
 
 def test_a_guarded_density_prefers_a_perfect_model_to_a_collapsed_or_an_empty_one() -> None:
@@ -446,24 +397,3 @@ def test_a_guarded_density_prefers_a_perfect_model_to_a_collapsed_or_an_empty_on
     expected = math.log(count / classes - 1) + 2 * math.log(classes)
     assert guarded_density(perfect) == pytest.approx(expected, abs=1e-4)
     assert guarded_density(perfect) > most + 1
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: FedProx(mu=-1.0),
-        lambda: FedAMP(attraction=1.5),
-        lambda: FedAMP(pull=-1.0),
-        lambda: IFCA(clusters=0),
-        lambda: LADD(share=2.0),
-        lambda: LADD(regularisation=-1.0),
-        lambda: FedPCL(temperature=0.0),
-        lambda: FedSCAl(client_weight=-1.0),
-        lambda: FedSCAl(threshold=2.0),
-        lambda: FedWCAPlus(temperature_z=0.0),
-        lambda: FedWCAPlus(keep_confident=2.0),
-    ],
-)
-def test_invalid_settings_are_rejected(make: Callable[[], object]) -> None:
-    with pytest.raises(ValueError, match=r"Input should be"):
-        make()

@@ -7,7 +7,6 @@ and this one) are chosen such that they lead to different results.
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -15,29 +14,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedwca.core.params import State, clone
-from fedwca.core.snd import guarded_density
-from fedwca.core.weights import softmax_weights
+from fedwca.core.params import State
 from fedwca.data.augment import Transform, weak_view
-from fedwca.data.images import ClientData, UnlabeledImages
-from fedwca.methods import Client, Method, Record, Training
+from fedwca.data.images import UnlabeledImages
+from fedwca.methods import Client, Record, Training
 from fedwca.methods.fedamp import FedAMP
 from fedwca.methods.fedavg import FedAvg
 from fedwca.methods.fedpcl import FedPCL
 from fedwca.methods.fedscal import FedSCAl
-from fedwca.methods.fedwca import FedWCA
-from fedwca.methods.fedwca_plus import FedWCAPlus
 from fedwca.methods.ifca import IFCA
-from fedwca.methods.inference import Outputs, evaluate, load
 from fedwca.methods.ladd import LADD
-from fedwca.methods.source_only import SourceOnly
 from fedwca.methods.training import Losses, Objective, Step, Targets, train
 from fedwca.models import DomainModel
 from fedwca.models.backbones.base import Backbone
-from tests.support.federation import final_models, run, same
+from tests.support.drawn import rng
+from tests.support.federation import TinyProblem, same
 
-NewModel = Callable[[], DomainModel]
-Clients = list[ClientData]
 TRAINING = Training(rounds=3, epochs=2, lr=0.01, batch_size=16)
 CPU = torch.device("cpu")
 STILL = replace(TRAINING, epochs=0)  # no training: what a client keeps is what it started from
@@ -75,10 +67,6 @@ def pixels_of(powers: list[list[int]]) -> UnlabeledImages:
     return UnlabeledImages(pixels, np.arange(len(powers)), in_units_of_log_2)
 
 
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def logs(rows: list[list[float]]) -> Tensor:
     """Logits whose softmax is the given rows."""
     return torch.tensor(rows).log()
@@ -89,7 +77,7 @@ def a_step(rows: list[int], logits: Tensor, second: Tensor | None = None) -> Ste
     none = torch.empty(0, dtype=torch.int64)
     pixels = torch.zeros(len(rows), 3, 1, 1)
     step = Step(torch.tensor(rows), pixels, logits, logits, none, none)
-    return step if second is None else step._replace(second=second)
+    return step if second is None else step._replace(views=(second,))
 
 
 def weighed(losses: Losses, name: str) -> list[float]:
@@ -160,13 +148,6 @@ def test_fedpcls_losses_are_those_of_the_mean_and_the_mean_of_those_of_each(
     assert weighed(losses, "personal") == pytest.approx([scale, math.log(33 / 16) / 2], rel=1e-5)
 
 
-def moved_by(method: Method, model: DomainModel, clients: Clients) -> set[str]:
-    """The tensors in which some client's final model differs from the source's."""
-    source = clone(model.feature_state())
-    finals = final_models(run(method, model, clients), method, clients).values()
-    return {n for n in source if not all(torch.equal(final[n], source[n]) for final in finals)}
-
-
 @pytest.mark.parametrize(
     "training",
     [
@@ -175,18 +156,13 @@ def moved_by(method: Method, model: DomainModel, clients: Clients) -> set[str]:
     ],
 )
 def test_fedpcl_without_a_step_moves_nothing_but_the_bottlenecks_statistics(
-    new_model: NewModel, tiny_clients: Clients, training: Training
+    tiny: TinyProblem, training: Training
 ) -> None:
     norm = "bottleneck.norm"
     statistics = {f"{norm}.running_mean", f"{norm}.running_var", f"{norm}.num_batches_tracked"}
-    assert moved_by(FedPCL(training), new_model(), tiny_clients) == statistics
-
-
-def test_fedpcl_without_epochs_is_source_only(new_model: NewModel, tiny_clients: Clients) -> None:
-    pcl, source_only = FedPCL(STILL), SourceOnly(STILL)
-    left = final_models(run(pcl, new_model(), tiny_clients), pcl, tiny_clients)
-    right = final_models(run(source_only, new_model(), tiny_clients), source_only, tiny_clients)
-    assert all(same(left[c.name], right[c.name]) for c in tiny_clients)
+    source, finals = tiny.source(), tiny.finals(FedPCL(training)).values()
+    moved = {n for n in source if not all(torch.equal(final[n], source[n]) for final in finals)}
+    assert moved == statistics
 
 
 # --- FedSCAl ----------------------------------------------------------------------------------
@@ -228,12 +204,9 @@ def test_fedscals_threshold_adapts_to_the_servers_predictions() -> None:
     assert adapted.item() == pytest.approx(math.log(2), rel=1e-5)
 
 
-def test_fedscals_second_view_is_a_distorted_one(
-    new_model: NewModel, tiny_clients: Clients
-) -> None:
-    images = tiny_clients[0].train
-    view = FedSCAl(TRAINING).objective(new_model(), images, rng(5)).second_view
-    assert view is not None
+def test_fedscals_second_view_is_a_distorted_one(tiny: TinyProblem) -> None:
+    images = tiny.clients[0].train
+    (view,) = FedSCAl(TRAINING).objective(tiny.new_model(), images, rng(5)).views
     x = images.batch(torch.arange(6))
     first, second = view(x), view(x)
     expected = rng(5)
@@ -255,148 +228,29 @@ def test_the_second_view_is_of_the_batchs_own_images_and_goes_through_the_model(
         steps.append(step)
         return {}
 
-    aim = Objective(loss, lambda x: 2 * x)
+    aim = Objective(loss, (lambda x: 2 * x,))
     train(reader(), images, lambda: targets, LOOK, rng(), round=0, objective=aim)
     (step,) = steps
     assert len(step.logits) == 4  # three images and a mixed one
     torch.testing.assert_close(step.own_logits, images.batch(step.rows).flatten(1))
-    torch.testing.assert_close(step.second, 2 * step.own_logits)
+    torch.testing.assert_close(step.views[0], 2 * step.own_logits)
 
 
 @pytest.mark.parametrize("method", [FedAvg(TRAINING), FedSCAl(TRAINING)])
-def test_batch_norm_counts_one_step_a_batch(
-    method: FedAvg, new_model: NewModel, tiny_clients: Clients
-) -> None:
-    images, name = tiny_clients[0].train, "bottleneck.norm.num_batches_tracked"
-    message = method.init(clone(new_model().feature_state()))
-    adapted = method.adapt(new_model(), images, message, Record(), rng())
+def test_batch_norm_counts_one_step_a_batch(method: FedAvg, tiny: TinyProblem) -> None:
+    images, name = tiny.clients[0].train, "bottleneck.norm.num_batches_tracked"
+    message = method.init(tiny.source())
+    adapted = method.adapt(tiny.new_model(), images, message, Record(), rng())
     steps = adapted.reply.models["local"][name] - message.models["global"][name]
     assert len(images) == 26  # 16 and 10 images, twice
     assert int(steps) == 4
 
 
-# --- FedWCA+ ----------------------------------------------------------------------------------
-
-
-def weights_of(method: FedWCA, *scores: float) -> list[float]:
-    alpha: list[float] = method.weigh_alignments(torch.tensor(scores, dtype=torch.float64)).tolist()
-    return alpha
-
-
-def test_fedwca_pluss_alpha_is_of_standardised_alignments() -> None:
-    """0.5 and 0.9 are -1 and 1 deviation from their mean: 2/T_z apart, whatever T_a is."""
-    odds = math.exp(4)  # T_z = 0.5
-    expected = pytest.approx([1 / (1 + odds), odds / (1 + odds)])
-    assert weights_of(FedWCAPlus(), 0.5, 0.9) == expected
-    assert weights_of(FedWCAPlus(), 0.3, 0.4) == expected
-    assert weights_of(FedWCAPlus(temperature_a=7.0), 0.5, 0.9) == expected
-
-
-def test_fedwca_pluss_alpha_follows_its_own_temperature() -> None:
-    """T_z = 2/log 3: the odds of 2/T_z are 3. Below the noise, 0.001 is 0.1 deviations of 0.01."""
-    plus = FedWCAPlus(temperature_z=2 / math.log(3))
-    assert weights_of(plus, 0.5, 0.9) == pytest.approx([0.25, 0.75])
-    odds = 3**0.05
-    assert weights_of(plus, 0.5, 0.501) == pytest.approx([1 / (1 + odds), odds / (1 + odds)])
-
-
-def test_fedwca_pluss_alpha_without_standardising_follows_temperature_a() -> None:
-    """T_a = 0.4/log 3: the odds of 0.4/T_a are 3."""
-    off = FedWCAPlus(standardise=False, temperature_a=0.4 / math.log(3), temperature_z=7.0)
-    assert weights_of(off, 0.5, 0.9) == pytest.approx([0.25, 0.75])
-
-
-def test_fedwca_pluss_density_counts_what_predictions_tell_apart() -> None:
-    """Two sure samples in each of two classes: every one has a single neighbour, so S = log 1.
-
-    Their mutual information is log 2, counted twice. (S is not quite 0: at T = 0.05 the two others
-    have e^-20 of the neighbour's weight.)
-    """
-    logits = 40 * torch.eye(2)[[0, 0, 1, 1]]
-    sure = Outputs(logits, logits)
-    assert FedWCAPlus().density(sure) == pytest.approx(2 * math.log(2), abs=1e-6)
-    assert FedWCAPlus(guard_density=False).density(sure) == pytest.approx(0, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("keep", "trusted"),
-    [
-        # Class 0 has 0.6, 0.8, 0.7; class 1 has 0.95, 0.97, 0.99, all above 0.9.
-        (0.0, [False, False, False, True, True, True]),
-        (0.3, [False, True, False, True, True, True]),  # ⌈0.9⌉ = 1
-        (0.66, [False, True, True, True, True, True]),  # ⌈1.98⌉ = 2
-        (1.0, [True] * 6),
-    ],
-)
-def test_fedwca_plus_learns_from_its_confident_share(keep: float, trusted: list[bool]) -> None:
-    first = [0.6, 0.8, 0.7, 0.05, 0.03, 0.01]
-    logits = logs([[p, 1 - p] for p in first])
-    plus = FedWCAPlus(keep_confident=keep)
-    said = Outputs(logits, logits)
-    assert plus.select_labels(said).tolist() == trusted
-    assert plus._label(said, None, rng(), {}).used.tolist() == trusted
-
-
-def test_fedwca_plus_keeps_two_thirds_by_default() -> None:
-    logits = logs([[0.6, 0.4], [0.8, 0.2], [0.7, 0.3]])
-    assert FedWCAPlus().select_labels(Outputs(logits, logits)).tolist() == [False, True, True]
-
-
-# A convolution of two weights. From the source (10, 0), clients 0 and 1 move along (0, 1), clients
-# 2 and 3 along (1, 1); but the slopes of their raw weights are 1/10, 1, 1/11, 9/10.
-SOURCE = (10.0, 0.0)
-MOVED = [(10.0, 1.0), (10.0, 10.0), (11.0, 1.0), (100.0, 90.0)]
-
-
-def conv(weights: tuple[float, float]) -> State:
-    return {"conv1.weight": torch.tensor(weights).reshape(1, 2, 1, 1)}
-
-
-def clustered(method: FedWCA, *later: tuple[float, float]) -> list[int]:
-    """Clusters of the four clients, and of those that come a round later."""
-    replies = {Client(str(k)): _reply(conv(w)) for k, w in enumerate(MOVED)}
-    state = method.aggregate(method.init(conv(SOURCE)), replies)
-    if later:
-        newcomers = {Client(str(4 + k)): _reply(conv(w)) for k, w in enumerate(later)}
-        state = method.aggregate(state, newcomers)
-    return [int(state.values[f"cluster_of/{k}"]) for k in range(4 + len(later))]
+# --- FedAMP -----------------------------------------------------------------------------------
 
 
 def _reply(local: State, samples: int = 1, **values: Tensor) -> Record:
     return Record({"local": local}, {"samples": torch.tensor(samples), **values})
-
-
-def test_fedwca_plus_clusters_by_update_and_fedwca_by_weights() -> None:
-    assert clustered(FedWCAPlus()) == [0, 0, 1, 1]
-    assert clustered(FedWCAPlus(clustering_input="weights")) == [0, 1, 0, 1]
-    assert clustered(FedWCA()) == [0, 1, 0, 1]
-
-
-def test_a_newcomer_of_fedwca_plus_joins_by_its_update_too() -> None:
-    """It moved along (1, 1), as cluster 1 = (55.5, 45.5) did; its slope 1/6 is nearer to that of
-    cluster 0 = (10, 5.5). By weights, clusters are (10.5, 1) and (55, 50), of slopes 0.095, 0.91.
-    """
-    assert clustered(FedWCAPlus(), (12.0, 2.0)) == [0, 0, 1, 1, 1]
-    assert clustered(FedWCAPlus(clustering_input="weights"), (12.0, 2.0)) == [0, 1, 0, 1, 0]
-
-
-def test_fedwca_plus_weighs_models_by_its_own_alpha_and_density(
-    new_model: NewModel, tiny_clients: Clients
-) -> None:
-    plus = FedWCAPlus(replace(TRAINING, rounds=2, epochs=1), clustering="domain")
-    log = run(plus, new_model(), tiny_clients)
-    client, model = tiny_clients[0], new_model()
-    health = log.lines[-1]["health"][client.name]
-    assert health["alpha"] == weights_of(plus, *health["alpha_scores"])
-    cluster = log.messages[1][Client(client.name, client.domain)].models["cluster"]
-    load(model, cluster, client.train, "blend")
-    expected = guarded_density(evaluate(model, client.train).probabilities)
-    assert health["beta_scores"][0] == pytest.approx(expected, rel=1e-5)
-    scores = torch.tensor(health["beta_scores"], dtype=torch.float64)
-    assert health["beta"] == pytest.approx(softmax_weights(scores, 0.05).tolist())
-
-
-# --- FedAMP -----------------------------------------------------------------------------------
 
 
 def test_fedamps_sigma_stays_that_of_the_first_round() -> None:
@@ -542,24 +396,18 @@ def test_ladd_distils_remembered_outputs_and_not_its_teachers() -> None:
 def test_fedamps_sigma_waits_for_two_different_models() -> None:
     """A client that was alone in the first round must not fix σ for later rounds."""
     method = FedAMP(TRAINING)
-    alone = {Client("a"): Record({"local": {"w": torch.tensor([0.0])}})}
-    state = method.aggregate(method.init({"w": torch.tensor([0.0])}), alone)
+    alone = {Client("a"): _reply(one_weight(0.0))}
+    state = method.aggregate(method.init(one_weight(0.0)), alone)
     assert "sigma" not in state.values
     assert state.values["attention/a"].tolist() == [1.0]
-    both = {**alone, Client("b"): Record({"local": {"w": torch.tensor([10.0])}})}
-    state = method.aggregate(state, both)
+    state = method.aggregate(state, {**alone, Client("b"): _reply(one_weight(10.0))})
     assert float(state.values["sigma"]) == 100.0  # (10 - 0)²
 
 
 def test_ladds_mean_teacher_does_not_count_a_round_without_replies() -> None:
     method = LADD(TRAINING, teacher_start=0, clustering="domain")
-    state = method.init({"conv.weight": torch.zeros(1, 1, 1, 1)})
-
-    def replies(value: float) -> dict[Client, Record]:
-        weights = {"conv.weight": torch.full((1, 1, 1, 1), value)}
-        return {Client("a", "x"): Record({"local": weights}, {"samples": torch.tensor(1)})}
-
-    for answers in (replies(2.0), {}, replies(8.0)):
-        state = method.aggregate(state, answers)
+    state, client = method.init(one_weight(0.0)), Client("a", "x")
+    for replies in ({client: _reply(one_weight(2.0))}, {}, {client: _reply(one_weight(8.0))}):
+        state = method.aggregate(state, replies)
     assert int(state.values["taught"]) == 2
-    assert float(state.models["teacher/0"]["conv.weight"]) == 5.0  # (2 + 8) / 2
+    assert value_of(state.models["teacher/0"]) == 5.0  # (2 + 8) / 2

@@ -4,14 +4,11 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from fedwca.core import soft_neighborhood_density as snd
-
-few = settings(max_examples=15, deadline=None, derandomize=True)
-seeds = st.integers(0, 10_000)
+from tests.support.drawn import for_all, normal, rng, seeds
 
 
 def one_hot(count: int, classes: int) -> Tensor:
@@ -20,8 +17,7 @@ def one_hot(count: int, classes: int) -> Tensor:
 
 
 def predictions(count: int, classes: int, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return (3 * torch.randn(count, classes, generator=generator)).softmax(dim=1)
+    return (3 * normal(count, classes, seed=seed)).softmax(dim=1)
 
 
 def plain_loop(probabilities: Tensor, temperature: float) -> float:
@@ -39,8 +35,7 @@ def plain_loop(probabilities: Tensor, temperature: float) -> float:
     return total / len(rows)
 
 
-@few
-@given(st.integers(2, 12), st.integers(2, 5), seeds, st.sampled_from([0.05, 0.2, 1.0]))
+@for_all(st.integers(2, 12), st.integers(2, 5), seeds, st.sampled_from([0.05, 0.2, 1.0]))
 def test_density_is_that_of_a_plain_loop(n: int, m: int, seed: int, temperature: float) -> None:
     p = predictions(n, m, seed)
     assert snd(p, temperature) == pytest.approx(plain_loop(p, temperature), abs=1e-12)
@@ -81,30 +76,25 @@ def test_one_sample_has_no_neighbour_and_two_have_no_choice() -> None:
     assert snd(predictions(0, 10, 0)) == 0.0
 
 
-@few
-@given(st.integers(2, 60), st.integers(1, 6), seeds)
+@for_all(st.integers(2, 60), st.integers(1, 6), seeds)
 def test_density_stays_within_its_bounds(n: int, m: int, seed: int) -> None:
     assert 0 <= snd(predictions(n, m, seed)) <= math.log(n - 1)
 
 
-@few
-@given(st.integers(3, 40), seeds, st.integers(1, 50))
+@for_all(st.integers(3, 40), seeds, st.integers(1, 50))
 def test_the_block_size_is_irrelevant(n: int, seed: int, block: int) -> None:
     p = predictions(n, 4, seed)
     assert snd(p, block=block) == pytest.approx(snd(p, block=n), abs=1e-12)
 
 
-@few
-@given(st.integers(3, 40), seeds)
+@for_all(st.integers(3, 40), seeds)
 def test_the_order_of_samples_and_of_classes_is_irrelevant(n: int, seed: int) -> None:
     p = predictions(n, 5, seed)
-    generator = torch.Generator().manual_seed(seed)
-    samples, classes = torch.randperm(n, generator=generator), [3, 0, 4, 2, 1]
+    samples, classes = torch.randperm(n, generator=rng(seed)), [3, 0, 4, 2, 1]
     assert snd(p[samples][:, classes]) == pytest.approx(snd(p), abs=1e-12)
 
 
-@few
-@given(st.integers(3, 40), seeds)
+@for_all(st.integers(3, 40), seeds)
 def test_at_a_high_temperature_all_neighbours_are_equal(n: int, seed: int) -> None:
     assert snd(predictions(n, 5, seed), 1e9) == pytest.approx(math.log(n - 1), abs=1e-12)
 

@@ -4,27 +4,26 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from fedwca.core import alignment, benefit, cluster_weights, soft_mixture, softmax_weights
 from fedwca.core.params import State, distance, mix
+from tests.support.drawn import exact, for_all, normal, rng, seeds
 
-few = settings(max_examples=15, deadline=None, derandomize=True)
-seeds = st.integers(0, 10_000)
 counts = st.integers(1, 6)
-
-
-def exact(*rows: object) -> Tensor:
-    return torch.tensor(rows, dtype=torch.float64)
 
 
 def shares(rows: int, columns: int, seed: int) -> Tensor:
     """Random rows that sum to one."""
-    generator = torch.Generator().manual_seed(seed)
-    draw = torch.rand(rows, columns, generator=generator, dtype=torch.float64) + 0.01
+    draw = torch.rand(rows, columns, generator=rng(seed), dtype=torch.float64) + 0.01
     return draw / draw.sum(dim=1, keepdim=True)
+
+
+def drawn(seed: int, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
+    """A and B of some clusters, and a client's α, β and cluster."""
+    A, B = shares(count, count, seed), shares(count, 2, seed + 1)
+    return A, B, shares(1, count, seed + 2)[0], shares(1, 2, seed + 3)[0], seed % count
 
 
 def is_share(weights: Tensor, dim: int) -> bool:
@@ -53,12 +52,9 @@ def test_alignment_may_be_negative() -> None:
     assert alignment(exact([-7, 0]), exact([1, 0], [0.6, 0.8])) == pytest.approx(-0.6, abs=1e-15)
 
 
-@few
-@given(seeds, st.lists(st.floats(1e-3, 1e3), min_size=4, max_size=4))
+@for_all(seeds, st.lists(st.floats(1e-3, 1e3), min_size=4, max_size=4))
 def test_alignment_ignores_the_lengths_of_classifier_vectors(seed: int, scale: list[float]) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    features = torch.randn(5, 3, generator=generator)
-    weight = torch.randn(4, 3, generator=generator, dtype=torch.float64)
+    features, weight = normal(5, 3, seed=seed), normal(4, 3, seed=seed + 1, dtype=torch.float64)
     scaled = weight * torch.tensor(scale, dtype=torch.float64)[:, None]
     assert alignment(features, scaled) == pytest.approx(alignment(features, weight), abs=1e-12)
 
@@ -82,8 +78,7 @@ def test_the_papers_temperature_makes_beta_steep(gap: float, share: float) -> No
     assert round(float(beta[0]), digits) == share
 
 
-@few
-@given(st.lists(st.floats(-1, 1), min_size=1, max_size=6), st.floats(1e-3, 1e3), st.floats(-5, 5))
+@for_all(st.lists(st.floats(-1, 1), min_size=1, max_size=6), st.floats(1e-3, 1e3), st.floats(-5, 5))
 def test_softmax_weights_are_shares_and_ignore_a_common_constant(
     scores: list[float], temperature: float, constant: float
 ) -> None:
@@ -127,8 +122,7 @@ def test_a_cluster_nobody_spoke_for_keeps_its_own_model() -> None:
     assert silent.tolist() == [1, 0, 0]
 
 
-@few
-@given(seeds, counts)
+@for_all(seeds, counts)
 def test_rows_of_the_benefits_are_shares(seed: int, count: int) -> None:
     clusters = torch.arange(12) % count
     A, B = benefit(shares(12, count, seed), shares(12, 2, seed + 1), clusters)
@@ -153,14 +147,12 @@ def test_soft_mixture_by_hand_in_all_three_readings() -> None:
 
 
 @pytest.mark.parametrize("reading", ["column", "transposed"])
-@few
-@given(seed=seeds, count=counts)
+@for_all(seed=seeds, count=counts)
 def test_weights_of_a_soft_model_are_shares(reading: str, seed: int, count: int) -> None:
     assert is_share(soft_mixture(shares(count, count, seed), shares(count, 2, 7), reading), dim=1)
 
 
-@few
-@given(seeds, counts)
+@for_all(seeds, counts)
 def test_columns_of_the_normalised_benefit_are_shares(seed: int, count: int) -> None:
     # With B = (0, 1) everywhere nothing but Â is left: S[c, c'] = Â[c', c].
     S = soft_mixture(shares(count, count, seed), exact([0, 1]).repeat(count, 1))
@@ -198,20 +190,16 @@ def test_cluster_weights_leave_their_inputs_alone() -> None:
     assert torch.equal(S, torch.eye(2, dtype=torch.float64))
 
 
-@few
-@given(seeds, counts)
+@for_all(seeds, counts)
 def test_cluster_weights_are_shares(seed: int, count: int) -> None:
-    S = soft_mixture(shares(count, count, seed), shares(count, 2, seed + 1))
-    alpha, beta = shares(1, count, seed + 2)[0], shares(1, 2, seed + 3)[0]
-    assert is_share(cluster_weights(alpha, beta, seed % count, S), dim=0)
+    A, B, alpha, beta, own = drawn(seed, count)
+    assert is_share(cluster_weights(alpha, beta, own, soft_mixture(A, B)), dim=0)
 
 
-@few
-@given(seeds, counts)
+@for_all(seeds, counts)
 def test_cluster_weights_are_the_papers_double_sum(seed: int, count: int) -> None:
-    A, B = shares(count, count, seed), shares(count, 2, seed + 1)
-    alpha, beta = shares(1, count, seed + 2)[0], shares(1, 2, seed + 3)[0]
-    own, column = seed % count, [sum(A[i][c] for i in range(count)) for c in range(count)]
+    A, B, alpha, beta, own = drawn(seed, count)
+    column = [sum(A[i][c] for i in range(count)) for c in range(count)]
     expected = [
         (beta[0] if c == own else 0.0)
         + beta[1] * alpha[c] * B[c][0]
@@ -222,12 +210,10 @@ def test_cluster_weights_are_the_papers_double_sum(seed: int, count: int) -> Non
     torch.testing.assert_close(v, torch.stack([torch.as_tensor(x) for x in expected]))
 
 
-@few
-@given(seeds, counts)
+@for_all(seeds, counts)
 def test_weights_as_written_sum_to_what_the_facts_derive(seed: int, count: int) -> None:
-    A, B = shares(count, count, seed), shares(count, 2, seed + 1)
-    alpha, beta = shares(1, count, seed + 2)[0], shares(1, 2, seed + 3)[0]
-    v = cluster_weights(alpha, beta, seed % count, soft_mixture(A, B, "as_written"))
+    A, B, alpha, beta, own = drawn(seed, count)
+    v = cluster_weights(alpha, beta, own, soft_mixture(A, B, "as_written"))
     s = A.sum(dim=0)  # s_c = Σ_c' A[c', c]
     total = beta[0] + beta[1] * (alpha * (B[:, 0] + B[:, 1] * s)).sum()
     torch.testing.assert_close(v.sum(), total)
@@ -237,7 +223,7 @@ def test_weights_as_written_sum_to_what_the_facts_derive(seed: int, count: int) 
 
 
 def models(count: int, seed: int) -> list[State]:
-    generator = torch.Generator().manual_seed(seed)
+    generator = rng(seed)
     return [
         {
             "conv.weight": torch.randn(4, 3, 2, 2, generator=generator, dtype=torch.float64),
@@ -247,14 +233,10 @@ def models(count: int, seed: int) -> list[State]:
     ]
 
 
-@few
-@given(seeds, counts)
-def test_the_initial_model_step_by_step_is_one_sum_over_cluster_models(
-    seed: int, count: int
-) -> None:
-    f, own = models(count, seed), seed % count
-    A, B = shares(count, count, seed), shares(count, 2, seed + 1)
-    alpha, beta = shares(1, count, seed + 2)[0], shares(1, 2, seed + 3)[0]
+@for_all(seeds, counts)
+def test_the_initial_model_in_steps_is_one_sum_over_cluster_models(seed: int, count: int) -> None:
+    f = models(count, seed)
+    A, B, alpha, beta, own = drawn(seed, count)
 
     def blend(parts: list[State], weights: Tensor) -> State:
         return {n: sum(w * p[n] for w, p in zip(weights, parts, strict=True)) for n in parts[0]}
@@ -267,11 +249,10 @@ def test_the_initial_model_step_by_step_is_one_sum_over_cluster_models(
     assert distance(mix(f, v), f_init) < 1e-14
 
 
-@few
-@given(seeds, st.integers(2, 6))
+@for_all(seeds, st.integers(2, 6))
 def test_blended_variances_stay_nonnegative(seed: int, count: int) -> None:
-    S = soft_mixture(shares(count, count, seed), shares(count, 2, seed + 1))
-    v = cluster_weights(shares(1, count, 5)[0], shares(1, 2, 6)[0], 0, S)
+    A, B, alpha, beta, own = drawn(seed, count)
+    v = cluster_weights(alpha, beta, own, soft_mixture(A, B))
     f = models(count, seed)
     for state in f:
         state["bn.running_var"][0] = 0.0  # a dead channel
@@ -280,15 +261,13 @@ def test_blended_variances_stay_nonnegative(seed: int, count: int) -> None:
     assert (blended[1:] > 0).all()
 
 
-@few
-@given(seeds, counts)
+@for_all(seeds, counts)
 def test_a_blend_of_equal_models_is_the_model_to_the_bit(seed: int, count: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
     bn = torch.nn.BatchNorm2d(3)
-    bn(torch.randn(4, 3, 2, 2, generator=generator))  # moves all three buffers
+    bn(normal(4, 3, 2, 2, seed=seed))  # moves all three buffers
     state = bn.state_dict()
-    S = soft_mixture(shares(count, count, seed), shares(count, 2, seed + 1))
-    v = cluster_weights(shares(1, count, seed + 2)[0], shares(1, 2, seed + 3)[0], 0, S)
+    A, B, alpha, beta, own = drawn(seed, count)
+    v = cluster_weights(alpha, beta, own, soft_mixture(A, B))
     blended = mix([state] * count, v)
     assert blended.keys() == state.keys()
     assert all(torch.equal(blended[name], state[name]) for name in state)

@@ -13,7 +13,7 @@ from scipy.stats import norm
 from fedwca._support.errors import UserError
 from fedwca.experiments.config import resolve
 from fedwca.privacy.accounting import compute_epsilon, compute_guarantee
-from fedwca.privacy.settings import Privacy
+from fedwca.privacy.mechanism import Privacy
 from fedwca.report.runs import read_run
 
 
@@ -63,17 +63,21 @@ FEDAVG = {"method": {"name": "fedavg", "mean": "plain"}}
 
 
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
+    ("settings", "named"),
     [
-        ({"noise_multiplier": 1}, "set both"),
-        ({"clip": -1}, "privacy.clip: input"),
-        ({"clip": 1, "noise_multiplier": float("nan")}, "privacy.noise_multiplier: input"),
-        ({"clip": 1, "delta": 1}, "privacy.delta: input"),
-        ({"epsilon": 1}, "has no setting 'epsilon'"),
+        ({"noise_multiplier": 1}, "privacy.clip"),
+        ({"clip": -1}, "privacy.clip"),
+        ({"clip": 1e300}, "privacy.clip"),
+        ({"clip": True}, "privacy.clip"),
+        ({"clip": 1, "noise_multiplier": float("nan")}, "privacy.noise_multiplier"),
+        ({"clip": 1, "noise_multiplier": 1e-200}, "privacy.noise_multiplier"),
+        ({"clip": 1, "noise_multiplier": 1e10}, "privacy.noise_multiplier"),
+        ({"clip": 1, "delta": 1}, "privacy.delta"),
+        ({"epsilon": 1}, "'epsilon'"),
     ],
 )
-def test_invalid_settings_are_rejected(settings: dict[str, float], sentence: str) -> None:
-    with pytest.raises(UserError, match=re.escape(sentence)):
+def test_invalid_settings_are_rejected(settings: dict[str, float], named: str) -> None:
+    with pytest.raises(UserError, match=re.escape(named)):
         resolve({**FEDAVG, "privacy": settings})
 
 

@@ -1,22 +1,21 @@
 """How long runs may take."""
 
-import json
 from pathlib import Path
 
 import pytest
 
+from fedwca._support.files import add_checksum
 from fedwca.data.types import Benchmark
 from fedwca.experiments.config import resolve
-from fedwca.methods import METHODS
+from fedwca.reproduce import estimate
 from fedwca.reproduce.estimate import (
-    RoundTimes,
     Speed,
     TimeEstimate,
-    count_finished,
     estimate_round,
     format_duration,
+    measure_speed,
 )
-from fedwca.reproduce.plan import TableRequest, plan_cells
+from fedwca.reproduce.plan import Cell, TableRequest, count_finished, plan_cells
 
 
 def test_a_round_costs_what_its_images_cost(tiny_benchmark: Benchmark) -> None:
@@ -37,39 +36,43 @@ def test_a_round_costs_what_its_images_cost(tiny_benchmark: Benchmark) -> None:
     assert estimate_round(resolve(settings), tiny_benchmark, speed) == inferred / 2
 
 
-def finished_run(root: Path, name: str, seconds: float, method: str, lr: float = 0.01) -> Path:
-    experiment = resolve({"training": {"lr": lr}, "method": {"name": method}})
-    path = root / name
-    path.mkdir(parents=True)
-    (path / "config.json").write_text(json.dumps({"settings": experiment.settings()}))
-    (path / "result.json").write_text(json.dumps({"round": 20, "seconds": seconds}))
-    return path
+def finish(cell: Cell, runs: Path, seconds: float) -> None:
+    """Write the result of a run whose rounds took so many seconds."""
+    folder = cell.folder(runs)
+    folder.path.mkdir(parents=True)
+    folder.write_json("result.json", add_checksum({"round": 2, "seconds": seconds}))
 
 
-def test_finished_runs_of_the_same_method_come_first(tmp_path: Path) -> None:
-    measured = RoundTimes()
-    for number, (seconds, method) in enumerate([(2.0, "fedavg"), (4.0, "fedavg"), (9.0, "fedwca")]):
-        measured.add(finished_run(tmp_path, str(number), seconds, method))
-    other = finished_run(tmp_path, "other", 100.0, "fedavg", lr=0.5)
-    (tmp_path / "corrupt").mkdir()
-    (tmp_path / "corrupt" / "config.json").write_text("{")
-    for path in (other, tmp_path / "corrupt", tmp_path / "none"):
-        measured.add(path)
-    known = {m: measured.mean(resolve({"method": {"name": m}})) for m in METHODS}
-    assert known["fedavg"] == 3
-    assert known["fedwca"] == 9
-    assert known["local"] == 5  # of any on the same data and model
-    assert measured.mean(resolve({"training": {"batch_size": 7}})) is None
+def test_finished_runs_of_a_row_tell_how_long_the_others_take(
+    tmp_path: Path, tiny_benchmark: Benchmark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = (("source.weights", "source.safetensors"),)  # no source model is trained
+    request = TableRequest(
+        *("main", "tiny"), seeds=2, sources=("photo",), methods=("local", "fedavg"), overrides=given
+    )
+    cells = plan_cells(request)
+    local, fedavg, other_local, other_fedavg = cells
+    monkeypatch.setattr(estimate, "measure_speed", lambda *_: Speed(1.0, 1.0, 1.0))
+    monkeypatch.setattr(estimate, "estimate_round", lambda *_: 50.0)
+    left = TimeEstimate(cells, tiny_benchmark, tmp_path, tmp_path)
+    start, rounds = 4.0, 2  # seconds, and rounds at this scale
+    assert left.seconds() == 4 * (start + rounds * 50)
+    finish(fedavg, tmp_path, 3.0)
+    left.add_finished(fedavg)
+    assert left.seconds() == 2 * (start + rounds * 50) + (start + rounds * 3)
+    again = TimeEstimate(cells, tiny_benchmark, tmp_path, tmp_path)
+    assert again.seconds() == left.seconds()
+    for cell in (local, other_local, other_fedavg):
+        finish(cell, tmp_path, 3.0)
+    assert count_finished(cells, tmp_path) == 4
+    assert left.seconds() == 0
 
 
-def test_finished_cells_take_no_time(tmp_path: Path, tiny_benchmark: Benchmark) -> None:
-    cells = plan_cells(TableRequest("revised", "tiny", seeds=1, sources=("photo",)))
-    for cell in cells:
-        (tmp_path / cell.experiment.name).mkdir()
-        (tmp_path / cell.experiment.name / "result.json").write_text('{"round": 1}')
-    estimate = TimeEstimate(cells, tiny_benchmark, tmp_path, tmp_path)
-    assert count_finished(cells, tmp_path) == 2
-    assert estimate.seconds() == 0
+def test_the_speed_of_a_network_is_measured(tiny_benchmark: Benchmark) -> None:
+    settings = {"data": {"benchmark": "npz", "source": "clean", "image_size": 16}}
+    speed = measure_speed(resolve(settings), tiny_benchmark)
+    assert 0 < speed.train_all_threads <= speed.train
+    assert speed.infer > 0
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,8 @@
 import pytest
 
 from fedwca.data.benchmarks.digit_five import DIGIT_FIVE
-from fedwca.data.benchmarks.office_home import OFFICE_HOME
-from fedwca.data.benchmarks.pacs import PACS
-from fedwca.report.clusters import sizes_by_domain
+from fedwca.data.benchmarks.object_benchmarks import OFFICE_HOME, PACS
+from fedwca.report.measures import sizes_by_domain
 from fedwca.reproduce.paper import ACCURACY, CLUSTERS, SOURCES, find_contradictions, paper_rows
 
 

@@ -16,8 +16,7 @@ from fedwca.reproduce.plan import (
     select_rows,
     select_sources,
 )
-from fedwca.reproduce.scales import DOMAINS_OF, SCALES, SEEDS, Scale, check_scale, describe_scale
-from fedwca.reproduce.tables import TABLES
+from fedwca.reproduce.tables import DOMAINS_OF, SCALES, SEEDS, TABLES, Scale, check_scale
 
 NAMED = {row.method for table in TABLES.values() for row in table.rows}
 
@@ -166,14 +165,3 @@ def test_the_benchmark_is_named_or_detected(npz_folder: Path) -> None:
         choose_benchmark(npz_folder, None)
     with pytest.raises(UserError, match="did you mean"):
         choose_benchmark(npz_folder, "pcas")
-
-
-def test_a_scale_is_described() -> None:
-    small = plan_cells(TableRequest("revised", "small", "pacs", Path("/d"), seeds=1))[0].experiment
-    assert describe_scale("small", small, 3) == (
-        "Small scale: 3 clients per domain, training on at most 96 images each, 4 rounds of 5 "
-        "epochs, images of 74 pixels, resnet18 from random weights, 3 seeds"
-    )
-    digits = plan_cells(TableRequest("revised", seeds=1))[0].experiment
-    assert "training on all their images, 20 rounds" in describe_scale("small", digits, 1)
-    assert describe_scale("small", digits, 1, ["x"]).endswith("lenet, 1 seed, x")

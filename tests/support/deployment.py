@@ -23,11 +23,10 @@ RESTART_SECONDS = 5.0
 
 def source_model(classes: tuple[str, ...]) -> DomainModel:
     torch.manual_seed(3)
-    model = build_model(
-        "lenet", len(classes), image_size=object_transform(SIZE).crop, bottleneck=16
-    )
+    crop = object_transform(SIZE).crop
+    model = build_model("lenet", len(classes), image_size=crop, bottleneck=16)
     model.freeze_classifier()
-    return model.to(memory_format=torch.channels_last).eval()  # type: ignore[call-overload, no-any-return]
+    return model.to(memory_format=torch.channels_last).eval()
 
 
 def settings(method: str, weights: Path, rounds: int) -> dict[str, dict[str, object]]:

@@ -1,10 +1,10 @@
 """Run a method on the tiny problem and record everything that travels."""
 
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -120,3 +120,22 @@ def final_models(log: Log, method: Method, clients: list[ClientData]) -> dict[st
 def same(a: State, b: State) -> bool:
     """Return whether two states are equal to the bit."""
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+class TinyProblem(NamedTuple):
+    """The tiny problem: its source model, of which each call makes a copy, and its clients."""
+
+    new_model: Callable[[], DomainModel]
+    clients: list[ClientData]
+
+    def source(self) -> State:
+        """Return the weights that travel, as the source model has them."""
+        return clone(self.new_model().feature_state())
+
+    def run(self, method: Method, clients: list[ClientData] | None = None, **options: Any) -> Log:
+        """Run all rounds of a method from the source model, with all clients or others."""
+        return run(method, self.new_model(), clients or self.clients, **options)
+
+    def finals(self, method: Method, **options: Any) -> dict[str, State]:
+        """Return the model that each client uses at the end of a run."""
+        return final_models(self.run(method, **options), method, self.clients)

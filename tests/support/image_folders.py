@@ -1,13 +1,20 @@
 """Folders of tiny images in the layouts that tests need."""
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from fedwca.data.types import BrokenImage, DataRequest, DecodedImage, RawBenchmark, RawDomain
+from fedwca.data.types import (
+    BrokenImage,
+    DataRequest,
+    DecodedImage,
+    Domain,
+    RawBenchmark,
+    RawDomain,
+)
 
 
 def _png(colour: tuple[int, int, int]) -> bytes:
@@ -28,6 +35,14 @@ def put_images(root: Path, *names: str) -> Path:
     return root
 
 
+def write_domain(folder: Path, domain: Domain, classes: Sequence[str] = ()) -> None:
+    """Write the images of a domain, into a folder for each class if the names are given."""
+    for row, (pixels, label) in enumerate(zip(domain.images, domain.labels, strict=True)):
+        place = folder / classes[label] if classes else folder
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.asarray(pixels)).save(place / f"{row:03d}.png")
+
+
 def put_domains(root: Path, domains: Iterable[str], classes: Iterable[str], count: int = 1) -> Path:
     """Write `root/domain/class/0.jpg` and so on."""
     names = [f"{d}/{c}/{n}.jpg" for d in domains for c in list(classes) for n in range(count)]
@@ -36,7 +51,7 @@ def put_domains(root: Path, domains: Iterable[str], classes: Iterable[str], coun
 
 def request_for(path: Path | None, **rest: object) -> DataRequest:
     """Return a request for loaders, which need no cache."""
-    return DataRequest(path, Path("no-cache"), **rest)  # type: ignore[arg-type]
+    return DataRequest(path, Path("no-cache"), **rest)
 
 
 def decoded(domain: RawDomain, size: int = 8) -> list[DecodedImage | BrokenImage]:

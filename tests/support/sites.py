@@ -22,9 +22,8 @@ from fedwca.engines.codec import Wire
 from fedwca.engines.flower.engine import FlowerEngine, Rules
 from fedwca.engines.flower.messages import Reply, Request
 from fedwca.engines.flower.plan import Plan, create_task
-from fedwca.engines.flower.refusal_log import RefusalLog
 from fedwca.engines.flower.site import SiteConfig, handle_request
-from fedwca.engines.flower.site_registry import SiteStatus
+from fedwca.engines.flower.site_registry import RefusalLog, SiteStatus
 from fedwca.experiments.config import Experiment, resolve
 from fedwca.experiments.rounds import federate
 from fedwca.experiments.store import Checkpoint
@@ -62,14 +61,10 @@ def load_site(folder: Path, site: str, benchmark: Benchmark) -> ClientData:
 
 def settings(method: str, **training: Any) -> Experiment:
     """Return an experiment on the tiny problem."""
-    return resolve(
-        {
-            "data": {"benchmark": "npz", "source": "clean", "image_size": 16, "path": "/nowhere"},
-            "model": {"bottleneck": 16},
-            "method": {"name": method},
-            "training": {"rounds": 3, "epochs": 1, "lr": 0.01, "batch_size": 16, **training},
-        }
-    )
+    data = {"benchmark": "npz", "source": "clean", "image_size": 16, "path": "/nowhere"}
+    quick = {"rounds": 3, "epochs": 1, "lr": 0.01, "batch_size": 16, **training}
+    model, method_ = {"bottleneck": 16}, {"name": method}
+    return resolve({"data": data, "model": model, "method": method_, "training": quick})
 
 
 def plan_for(
@@ -96,9 +91,8 @@ class FakeGrid:
     _replies: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = (
-            1  # as Flower's own process would
-        )
+        # as Flower's own process would
+        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
 
     def get_nodes(self) -> list[Any]:
         return [
@@ -119,12 +113,12 @@ class FakeGrid:
             content, error = self.sites[node](request).to_records(), None
         except Exception as problem:
             content, error = None, SimpleNamespace(code=2, reason=f"Traceback\n{problem}")
-        self._replies[number] = SimpleNamespace(
-            content=content,
-            error=error,
-            has_error=lambda: error is not None,
-        )
+        self._reply(number, content, error)
         return number
+
+    def _reply(self, number: str, content: Any, error: Any) -> None:
+        reply = SimpleNamespace(content=content, error=error, has_error=lambda: error is not None)
+        self._replies[number] = reply
 
     def pull_reply(self, message_id: str) -> Any:
         if message_id not in self._replies:
@@ -135,16 +129,10 @@ class FakeGrid:
     def lose(self, node: int) -> None:
         """Let a node die: its open messages get an error that names no node."""
         self.sites.pop(node, None)
-        answered = set(self._replies)
         for number, (where, _) in enumerate(self.sent):
             name = f"message-{number}"
-            if where == node and node in self.asleep and name not in answered:
-                error = SimpleNamespace(code=5, reason="node unavailable")
-                self._replies[name] = SimpleNamespace(
-                    content=None,
-                    error=error,
-                    has_error=lambda: True,
-                )
+            if where == node and node in self.asleep and name not in self._replies:
+                self._reply(name, None, SimpleNamespace(code=5, reason="node unavailable"))
         self.asleep.discard(node)
 
 

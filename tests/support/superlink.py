@@ -56,13 +56,12 @@ class SuperLink:
         wanted = {"", *request.message_ids}
         found = [row for row in self._waiting if row[0] in wanted]
         self._waiting = [row for row in self._waiting if row[0] not in wanted]
+        heads = [
+            SimpleNamespace(message_id=head, reply_to_message_id=answers)
+            for answers, head, _ in found
+        ]
         return SimpleNamespace(
-            messages_list=[
-                SimpleNamespace(
-                    metadata=SimpleNamespace(message_id=head, reply_to_message_id=answers)
-                )
-                for answers, head, _ in found
-            ],
+            messages_list=[SimpleNamespace(metadata=head) for head in heads],
             message_object_trees=[tree for *_, tree in found],
         )
 

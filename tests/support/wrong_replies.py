@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -55,31 +55,27 @@ def _part(record: Record, ending: str) -> tuple[State, str]:
 
 
 def _filled(ending: str, value: float) -> Callable[[Reply], Reply]:
-    def change(record: Record) -> None:
+    return _tensor(ending, lambda tensor: torch.full_like(tensor, value))
+
+
+def _tensor(ending: str, change: Callable[[Tensor], Tensor]) -> Callable[[Reply], Reply]:
+    """Return a wrong reply with another tensor in the model."""
+
+    def change_record(record: Record) -> None:
         state, name = _part(record, ending)
-        state[name] = torch.full_like(state[name], value)
+        state[name] = change(state[name])
 
-    return _changed(change)
-
-
-def _one_infinite(record: Record) -> None:
-    state, name = _part(record, "weight")
-    state[name].view(-1)[-1] = torch.inf
+    return _changed(change_record)
 
 
-def _shape(record: Record) -> None:
-    state, name = _part(record, "")
-    state[name] = state[name][:1].clone()
+def _with_infinite_last(tensor: Tensor) -> Tensor:
+    tensor.view(-1)[-1] = torch.inf
+    return tensor
 
 
 def _missing(record: Record) -> None:
     state, name = _part(record, "")
     del state[name]
-
-
-def _double(record: Record) -> None:
-    state, name = _part(record, "")
-    state[name] = state[name].double()
 
 
 def _swapped(one: str, other: str) -> Callable[[Reply], Reply]:
@@ -109,6 +105,10 @@ def _second_record(reply: Reply) -> Reply:
     return replace(reply, payload=pack({"reply": record, "answer": Record()})[0])
 
 
+def _with(**fields: Any) -> Callable[[Reply], Reply]:
+    return lambda reply: replace(reply, **fields)
+
+
 def _scored(**scores: float) -> Callable[[Reply], Reply]:
     def change_reply(reply: Reply) -> Reply:
         assert reply.evaluation is not None
@@ -124,116 +124,93 @@ def _endless() -> bytes:
     return len(header).to_bytes(8, "little") + header
 
 
-WRONG_REPLIES = {
+_CHANGES_AND_REASONS: dict[str, tuple[Any, ...]] = {
     # weights
-    "nan": WrongReply(_filled("", torch.nan), "is not finite"),
-    "one infinite weight": WrongReply(_changed(_one_infinite), "is not finite"),
-    "huge": WrongReply(_filled("", 1e30), "of the model 'local' reaches 1e+30"),
-    "a hundred thousand": WrongReply(_filled("", -1e5), "of the model 'local' reaches 1e+05"),
-    "huge mean": WrongReply(
-        _filled("running_mean", 3e38), "running_mean of the model 'local' reaches"
+    "nan": (_filled("", torch.nan), "is not finite"),
+    "one infinite weight": (_tensor("weight", _with_infinite_last), "is not finite"),
+    "huge": (_filled("", 1e30), "of the model 'local' reaches 1e+30"),
+    "a hundred thousand": (_filled("", -1e5), "of the model 'local' reaches 1e+05"),
+    "huge mean": (_filled("running_mean", 3e38), "running_mean of the model 'local' reaches"),
+    "negative variance": (
+        _filled("running_var", -0.01),
+        "running_var of the model 'local' is negative",
     ),
-    "negative variance": WrongReply(
-        _filled("running_var", -0.01), "running_var of the model 'local' is negative"
+    "negative steps": (_filled("tracked", -1), "tracked of the model 'local' is negative"),
+    "endless steps": (_filled("tracked", 2**62), "tracked of the model 'local' counts more"),
+    "shape": (
+        _tensor("", lambda tensor: tensor[:1].clone()),
+        "of the model 'local' is torch.float32 (1, ",
     ),
-    "negative steps": WrongReply(
-        _filled("tracked", -1), "tracked of the model 'local' is negative"
+    "double": (_tensor("", Tensor.double), "of the model 'local' is torch.float64"),
+    "missing": (_changed(_missing), "the model 'local' has other tensors"),
+    "swapped layers": (
+        _swapped("conv1.weight", "conv2.weight"),
+        "conv1.weight of the model 'local' is torch.",
     ),
-    "endless steps": WrongReply(
-        _filled("tracked", 2**62), "tracked of the model 'local' counts more"
-    ),
-    "shape": WrongReply(_changed(_shape), "of the model 'local' is torch.float32 (1, "),
-    "double": WrongReply(_changed(_double), "of the model 'local' is torch.float64"),
-    "missing": WrongReply(_changed(_missing), "the model 'local' has other tensors"),
-    "swapped layers": WrongReply(
-        _swapped("conv1.weight", "conv2.weight"), "conv1.weight of the model 'local' is torch."
-    ),
-    "swapped statistics": WrongReply(
-        _swapped("running_mean", "running_var"), "running_var of the model 'local' is negative"
+    "swapped statistics": (
+        _swapped("running_mean", "running_var"),
+        "running_var of the model 'local' is negative",
     ),
     # values
-    "extra": WrongReply(_values(labels=lambda none: torch.zeros(30)), "'labels' is not declared"),
-    "alpha": WrongReply(
-        _values(alpha=lambda alpha: alpha / 2), "the value 'alpha' sums to 0.5, not 1"
+    "extra": (_values(labels=lambda none: torch.zeros(30)), "'labels' is not declared"),
+    "alpha": (_values(alpha=lambda alpha: alpha / 2), "the value 'alpha' sums to 0.5, not 1"),
+    "negative alpha": (_values(alpha=lambda alpha: -alpha), "'alpha' is outside 0 to 1"),
+    "alpha of nobody": (
+        _values(alpha=lambda alpha: alpha * torch.nan),
+        "the value 'alpha' is not finite",
     ),
-    "negative alpha": WrongReply(_values(alpha=lambda alpha: -alpha), "'alpha' is outside 0 to 1"),
-    "alpha of nobody": WrongReply(
-        _values(alpha=lambda alpha: alpha * torch.nan), "the value 'alpha' is not finite"
+    "longer alpha": (
+        _values(alpha=lambda alpha: torch.cat([alpha, 0 * alpha])),
+        "the value 'alpha' is torch.",
     ),
-    "longer alpha": WrongReply(
-        _values(alpha=lambda alpha: torch.cat([alpha, 0 * alpha])), "the value 'alpha' is torch."
+    "light alpha": (
+        _values(alpha=lambda alpha: alpha.float()),
+        "the value 'alpha' is torch.float32",
     ),
-    "light alpha": WrongReply(
-        _values(alpha=lambda alpha: alpha.float()), "the value 'alpha' is torch.float32"
+    "beta": (_values(beta=torch.ones_like), "the value 'beta' sums to 2, not 1"),
+    "swapped values": (_changed(_swapped_values), "the value 'alpha' is torch.float64 (2,)"),
+    "many samples": (
+        _values(samples=lambda count: count * 0 + 2**40),
+        "1,099,511,627,776 images, but reported",
     ),
-    "beta": WrongReply(_values(beta=torch.ones_like), "the value 'beta' sums to 2, not 1"),
-    "swapped values": WrongReply(
-        _changed(_swapped_values), "the value 'alpha' is torch.float64 (2,)"
-    ),
-    "many samples": WrongReply(
-        _values(samples=lambda count: count * 0 + 2**40), "1,099,511,627,776 images, but reported"
-    ),
-    "one sample more": WrongReply(_values(samples=lambda count: count + 1), "images, but reported"),
-    "no samples": WrongReply(
-        _values(samples=torch.zeros_like), "the value 'samples' is outside 1 to"
-    ),
+    "one sample more": (_values(samples=lambda count: count + 1), "images, but reported"),
+    "no samples": (_values(samples=torch.zeros_like), "the value 'samples' is outside 1 to"),
     # another round, run, site or record
-    "other run": WrongReply(lambda reply: replace(reply, run="another"), "of the run 'another'"),
-    "old round": WrongReply(
-        lambda reply: replace(reply, round=0), "it is for round 0 of the run", replays=True
-    ),
-    "other name": WrongReply(lambda reply: replace(reply, site="dim"), "it is from 'dim'"),
-    "no record": WrongReply(
-        lambda reply: replace(reply, payload=pack({})[0]), "'alpha' is missing"
-    ),
-    "other record": WrongReply(
+    "other run": (_with(run="another"), "of the run 'another'"),
+    "old round": (_with(round=0), "it is for round 0 of the run", True),
+    "other name": (_with(site="dim"), "it is from 'dim'"),
+    "no record": (_with(payload=pack({})[0]), "'alpha' is missing"),
+    "other record": (
         lambda reply: replace(reply, payload=pack({"answer": record_of(reply)})[0]),
         "the record 'answer' is not declared",
     ),
-    "second record": WrongReply(_second_record, "the record 'answer' is not declared"),
-    "nothing": WrongReply(lambda reply: replace(reply, adapted=False), "it has no adapted model"),
+    "second record": (_second_record, "the record 'answer' is not declared"),
+    "nothing": (_with(adapted=False), "it has no adapted model"),
     # bytes
-    "junk": WrongReply(
+    "junk": (
         lambda reply: replace(reply, payload=Payload("[]", bytes(200_000_000))),
         "the payload has 200,000,002 bytes",
     ),
-    "deep list": WrongReply(
-        lambda reply: replace(reply, payload=Payload("[" * 100_000, pack({})[0].blob)),
+    "deep list": (
+        _with(payload=Payload("[" * 100_000, pack({})[0].blob)),
         "the payload names more than the",
     ),
-    "endless shape": WrongReply(
-        lambda reply: replace(reply, payload=Payload("[]", _endless())),
-        "the tensors cannot be read",
-    ),
+    "endless shape": (_with(payload=Payload("[]", _endless())), "the tensors cannot be read"),
     # scores and the log
-    "log": WrongReply(
-        lambda reply: replace(reply, health={"a<b>": 1.0}), "is not a valid log value"
-    ),
-    "endless log": WrongReply(
-        lambda reply: replace(reply, health={"loss": torch.inf}),
-        "'loss' is not finite",
-    ),
-    "many scores": WrongReply(_scored(total=10**9), "1,000,000,000 test images, but reported"),
-    "more right than all": WrongReply(_scored(correct=10**9), "the evaluation has no valid counts"),
-    "sure beyond doubt": WrongReply(_scored(confidence=torch.nan), "is not a probability"),
-    "no scores": WrongReply(
-        lambda reply: replace(reply, evaluation=None), "must contain an evaluation"
-    ),
+    "log": (_with(health={"a<b>": 1.0}), "is not a valid log value"),
+    "endless log": (_with(health={"loss": torch.inf}), "'loss' is not finite"),
+    "many scores": (_scored(total=10**9), "1,000,000,000 test images, but reported"),
+    "more right than all": (_scored(correct=10**9), "the evaluation has no valid counts"),
+    "sure beyond doubt": (_scored(confidence=torch.nan), "is not a probability"),
+    "no scores": (_with(evaluation=None), "must contain an evaluation"),
 }
+WRONG_REPLIES = {name: WrongReply(*fields) for name, fields in _CHANGES_AND_REASONS.items()}
 
 
 # One of each kind: on real processes a try takes ten seconds.
 FEW_WRONG_REPLIES = [
-    *(
-        "nan",
-        "huge",
-        "negative variance",
-        "shape",
-        "missing",
-        "swapped statistics",
-        "extra",
-        "alpha",
-    ),
+    *("nan", "huge", "negative variance", "shape", "missing", "swapped statistics"),
+    *("extra", "alpha"),
     *("many samples", "other run", "old round", "other name", "other record"),
     *("junk", "deep list", "endless shape", "log"),
 ]
@@ -275,7 +252,7 @@ def patch_site() -> None:
 
     honest, sent = site.handle_request, Path(os.environ["FEDWCA_WRONG_REPLIES"])
 
-    def handle_request(config, request):  # type: ignore[no-untyped-def]
+    def handle_request(config, request):
         program = send_wrong_replies(lambda r: honest(config, r), FEW_WRONG_REPLIES, sent)
         return program(request)
 

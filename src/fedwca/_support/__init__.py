@@ -1,1 +1,1 @@
-"""Helpers for every package: errors, files, interrupts, machine, parsing, settings, text."""
+"""Helpers for every package: errors, files, interrupts, machine, settings, text."""

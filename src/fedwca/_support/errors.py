@@ -2,7 +2,6 @@
 
 import difflib
 import errno
-import os
 from collections.abc import Iterable
 
 __all__ = ["UserError", "describe_disk_error", "did_you_mean"]
@@ -35,12 +34,6 @@ def describe_disk_error(error: OSError) -> str:
     path = f" {error.filename}" if error.filename else ""
     if error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", None)):  # Windows has no quota
         return f"the disk is full{path}: free some space, then rerun the same command"
-    if error.errno in (errno.EACCES, errno.EPERM) and _is_unreadable_file(error.filename):
-        return f"cannot read{path} ({error.strerror}): make it readable, or use another file"
-    if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+    if error.errno == errno.EROFS:
         return f"cannot write{path} ({error.strerror}): choose another --runs or --cache folder"
-    return f"cannot use{path} ({error.strerror or error}): check the path and try again"
-
-
-def _is_unreadable_file(path: str | None) -> bool:
-    return path is not None and os.path.isfile(path) and not os.access(path, os.R_OK)
+    return f"cannot use{path} ({error.strerror or error}): check the path and its permissions"

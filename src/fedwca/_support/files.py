@@ -1,22 +1,22 @@
-"""Atomic writes, JSON files with checksums, and safe file names."""
+"""Atomic writes, temporary files, and JSON files with checksums."""
 
 import errno
 import hashlib
 import json
 import os
+import platform
 import re
+import shutil
 import stat
-import unicodedata
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 from fedwca._support.errors import UserError
-from fedwca._support.parse import parse_json
-from fedwca._support.temporary_files import remove, temporary_target
+from fedwca._support.text import parse_json
 
 __all__ = [
     "CHECKSUM",
@@ -30,7 +30,10 @@ __all__ = [
     "read_lines",
     "read_optional_json",
     "read_verified",
-    "safe_file_names",
+    "remove",
+    "remove_stale_files",
+    "temporary_path",
+    "temporary_target",
     "verify_checksum",
     "write_atomically",
     "write_folder_atomically",
@@ -40,13 +43,14 @@ __all__ = [
 ]
 
 CHECKSUM = "sha256"  # name of the entry that holds the checksum of all other entries
-_LONGEST_NAME = 40  # characters: with a suffix below 255 bytes in any script
 # Errors of the disk, the network or the machine that say nothing about the file.
 _TRANSIENT_ERRORS = {
     *(errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE),
     *(errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN),
 }
-_UNSAFE_NAME = re.compile(r"(|con|nul|aux|prn|com\d|lpt\d|.*-[0-9a-f]{12})")
+_MACHINE = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+_TEMPORARY_NAME = re.compile(r".+\.([0-9a-f]{8})-(\d{1,9})\.tmp")
+_DAY = 24 * 3600.0
 
 
 # --- writing ------------------------------------------------------------------------------------
@@ -100,6 +104,70 @@ def _sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
+# --- temporary files ----------------------------------------------------------------------------
+
+
+def temporary_path(path: Path) -> Path:
+    """Return the temporary path of this process for a target; `remove_stale_files` knows it."""
+    return path.with_name(f"{path.name}.{_MACHINE}-{os.getpid()}.tmp")
+
+
+@contextmanager
+def temporary_target(path: Path) -> Iterator[Path]:
+    """Yield a temporary path to write and rename; it is removed at the end if it is still there."""
+    temporary = temporary_path(path)
+    try:
+        yield temporary
+    finally:
+        with suppress(OSError):  # on a disk that has become read-only it stays, stale
+            remove(temporary)
+
+
+def remove_stale_files(folder: Path, *, locked: bool = False) -> None:
+    """Remove temporary files of dead processes in a folder and below.
+
+    Whether a process on another machine is alive is unknown: its files count as stale after a day.
+
+    Args:
+        folder: others may be writing into it.
+        locked: nobody else writes into this very folder, so every temporary file in it is stale.
+    """
+    for place, folders, files in os.walk(folder):
+        for path in (Path(place, name) for name in (*folders, *files) if name.endswith(".tmp")):
+            with suppress(OSError):  # it may belong to another user
+                if (locked and path.parent == folder) or _is_stale(path):
+                    remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if it exists."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _is_stale(path: Path) -> bool:
+    parts = _TEMPORARY_NAME.fullmatch(path.name)
+    if not parts:
+        return False
+    if path.lstat().st_mtime < time.time() - _DAY:
+        return True
+    return parts[1] == _MACHINE and not _is_alive(int(parts[2]))
+
+
+def _is_alive(process: int) -> bool:
+    if os.name != "posix":  # there, os.kill would end the process
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's process
+        pass
+    return True
+
+
 # --- checksums ----------------------------------------------------------------------------------
 
 
@@ -120,10 +188,7 @@ def add_checksum(content: dict[str, Any]) -> dict[str, Any]:
 def verify_checksum(content: dict[str, Any]) -> dict[str, Any] | None:
     """Return the content without its checksum; None if the checksum is missing or wrong."""
     rest = {name: value for name, value in content.items() if name != CHECKSUM}
-    try:
-        return rest if add_checksum(rest) == content else None
-    except RecursionError:  # nested more deeply than anything we write
-        return None
+    return rest if add_checksum(rest) == content else None
 
 
 def read_verified(path: Path, *, older: bool = False) -> dict[str, Any] | None:
@@ -220,28 +285,3 @@ def expand_path(path: str | os.PathLike[str], remedy: str = "write the path out"
         return Path(path).expanduser()
     except RuntimeError:
         raise UserError(f"there is no home folder for {path}: {remedy}") from None
-
-
-def safe_file_names(names: Sequence[str]) -> dict[str, str]:
-    """Map foreign names to file names without suffix: safe, readable and unique.
-
-    Letters and digits of any script stay. Where two names would become equal, or one unreadable,
-    a digest of the name is added.
-    """
-    readable = {name: _readable(name) for name in names}
-    counts = Counter(text.casefold() for text in readable.values())
-
-    def make_unique(name: str) -> str:
-        text = readable[name]
-        # A name that looks as if it had a digest gets one, so that it cannot equal another's.
-        if counts[text.casefold()] == 1 and not _UNSAFE_NAME.fullmatch(text.casefold()):
-            return text
-        digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12]
-        return f"{text or 'client'}-{digest}"
-
-    return {name: make_unique(name) for name in names}
-
-
-def _readable(name: str) -> str:
-    letters = "".join(c if c.isalnum() else "-" for c in unicodedata.normalize("NFC", name))
-    return re.sub("-+", "-", letters)[:_LONGEST_NAME].strip("-")

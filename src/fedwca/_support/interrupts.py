@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a closed output stop a long command cleanly."""
+"""Ctrl-C and SIGTERM stop a long command cleanly."""
 
 import signal
 import threading
@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["RERUN_TO_RESUME", "StoppedError", "stop_on_closed_output", "stop_on_signal"]
+__all__ = ["StoppedError", "stop_on_signal"]
 
-RERUN_TO_RESUME = "stopped; rerun the same command to resume"
 _GRACE = 2.0  # seconds that stopping may take
-_SIGPIPE = 13  # Windows has no signal.SIGPIPE
 
 
 class StoppedError(Exception):
@@ -58,13 +56,3 @@ def stop_on_signal(message: str, grace: float = _GRACE) -> Iterator[None]:
         for number, handler in previous.items():
             # After a stop the process is about to exit, and nothing may interrupt that.
             signal.signal(number, signal.SIG_IGN if received else handler)
-
-
-@contextmanager
-def stop_on_closed_output(message: str) -> Iterator[None]:
-    """Stop the block once nobody reads its output any more, as in `… | head -1`."""
-    try:
-        yield
-    except BrokenPipeError:
-        reason = f"the output was closed: {message}"
-        raise StoppedError(reason, _SIGPIPE, at_once=False) from None

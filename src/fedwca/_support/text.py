@@ -1,16 +1,55 @@
-"""Text that is safe to show, and progress of long work in the log."""
+"""Text: parse it, show it, name files by it; and progress of long work in the log."""
 
+import hashlib
+import json
 import logging
+import re
+import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
-__all__ = ["escape_unprintable", "format_count", "log_progress", "to_single_line"]
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = [
+    "escape_unprintable",
+    "format_count",
+    "log_progress",
+    "parse_json",
+    "parse_toml",
+    "safe_file_names",
+    "to_single_line",
+]
 
 T = TypeVar("T")
 
 SECONDS_BETWEEN = 10.0
 _JOINERS = "\u200c\u200d"  # used by Persian and Indic scripts and by emoji
+_LONGEST_NAME = 40  # characters: with a suffix below 255 bytes in any script
+_UNSAFE_NAME = re.compile(r"(|con|nul|aux|prn|com\d|lpt\d)")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON; ValueError if that fails."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parse TOML; ValueError if that fails."""
+    try:
+        content = tomllib.loads(text)
+        repr(content)  # ValueError for integers too large to print, even in an error message
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return content
 
 
 def to_single_line(text: str, limit: int = 500) -> str:
@@ -30,6 +69,28 @@ def escape_unprintable(name: str) -> str:
         letter if letter.isprintable() or letter in _JOINERS else f"\\u{ord(letter):04x}"
         for letter in name
     )
+
+
+def safe_file_names(names: Sequence[str]) -> dict[str, str]:
+    """Map foreign names to file names without suffix: safe, readable and unique.
+
+    Letters and digits of any script stay. Where two names would become equal, or one unreadable,
+    a digest of the name is added.
+    """
+    readable = {name: _readable(name) for name in names}
+    counts = Counter(text.casefold() for text in readable.values())
+    safe = {}
+    for name, text in readable.items():
+        if counts[text.casefold()] > 1 or _UNSAFE_NAME.fullmatch(text.casefold()):
+            digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+            text = f"{text or 'client'}-{digest}"
+        safe[name] = text
+    return safe
+
+
+def _readable(name: str) -> str:
+    letters = "".join(c if c.isalnum() else "-" for c in unicodedata.normalize("NFC", name))
+    return re.sub("-+", "-", letters)[:_LONGEST_NAME].strip("-")
 
 
 def format_count(number: int, noun: str) -> str:

@@ -84,10 +84,8 @@ def show_logs(show: Callable[[str], None] = print_to_stderr) -> Iterator[None]:
     """Pass each log message of the package to `show`; of nested calls, the innermost decides."""
     logger = logging.getLogger("fedwca")
     handlers, level = logger.handlers[:], logger.level
-    for handler in handlers:
-        if isinstance(handler, _LineHandler):
-            logger.removeHandler(handler)
-    logger.addHandler(_LineHandler(show))
+    others = [handler for handler in handlers if not isinstance(handler, _LineHandler)]
+    logger.handlers[:] = [*others, _LineHandler(show)]
     logger.setLevel(logging.INFO)
     try:
         yield

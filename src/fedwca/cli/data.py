@@ -20,11 +20,7 @@ __all__ = ["data_app"]
 data_app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Inspect a folder of images before a run."
 )
-Folder = Annotated[str, typer.Argument(show_default=False, help="folder of images, or mini-digits")]
-PreviewFolder = Annotated[
-    str,
-    typer.Argument(show_default=False, help="folder of images (default: mini-digits)"),
-]
+Folder = Annotated[str, typer.Argument(help="folder of images, or mini-digits")]
 
 
 @data_app.command()
@@ -37,7 +33,7 @@ def check(folder: Folder, benchmark: BenchmarkName = None, cache: Cache = None) 
 
     Example: fedwca data check my-images
     """
-    from fedwca.data.summary import next_command, summarize
+    from fedwca.data.overview import next_command, summarize
     from fedwca.report.tables import Table
 
     path, loaded = _load_folder(folder, benchmark, cache, verify=True)
@@ -54,33 +50,22 @@ def check(folder: Folder, benchmark: BenchmarkName = None, cache: Cache = None) 
 @data_app.command()
 @stop_on_signal("stopped; domains already decoded stay in the cache")
 def preview(
-    folder: PreviewFolder = "mini-digits",
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", show_default=False, help="PNG file (default: preview.png)"),
-    ] = Path("preview.png"),
+    folder: Folder = "mini-digits",
+    output: Annotated[Path, typer.Option("--output", "-o", help="PNG file")] = Path("preview.png"),
     benchmark: BenchmarkName = None,
-    per_class: Annotated[
-        int, typer.Option("--per-class", show_default=False, help="images per class (default: 8)")
-    ] = 8,
+    per_class: Annotated[int, typer.Option(min=1, max=100, help="images per class")] = 8,
     cache: Cache = None,
 ) -> None:
     """Write a contact sheet with sample images of each domain and class.
 
     Example: fedwca data preview my-images -o sheet.png
     """
-    from fedwca.data.preview import draw_contact_sheet
+    from fedwca.data.overview import draw_contact_sheet
 
-    if not 1 <= per_class <= 100:
-        raise UserError("--per-class must be between 1 and 100")
     if output.suffix.lower() != ".png":
         raise UserError(f"--output must end in .png, for example {output.with_suffix('.png')}")
     _, loaded = _load_folder(folder, benchmark, cache)
-    domains = {
-        name: (domain.images, domain.labels if (domain.labels >= 0).any() else None)
-        for name, domain in loaded.domains.items()
-    }
-    sheet = draw_contact_sheet(domains, loaded.classes, per_class=per_class)
+    sheet = draw_contact_sheet(loaded, per_class)
     output.parent.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
     sheet.save(content, format="PNG")

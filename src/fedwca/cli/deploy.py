@@ -3,13 +3,18 @@
 import re
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedwca._support.errors import UserError
 from fedwca._support.files import expand_path
 from fedwca.cli.console import out, show_logs
+from fedwca.cli.options import Cache, Set
+
+if TYPE_CHECKING:
+    from fedwca.deploy.deployment_files import ServerSettings
+    from fedwca.experiments.experiment import Experiment
 
 __all__ = ["deploy_app"]
 
@@ -19,12 +24,7 @@ deploy_app = typer.Typer(
     help="Run on many machines: a server, and sites that keep their images.",
 )
 
-Folder = Annotated[
-    Path,
-    typer.Option(
-        "--folder", "-f", show_default=False, help="deployment folder (default: deployment)"
-    ),
-]
+Folder = Annotated[Path, typer.Option("--folder", "-f", help="deployment folder")]
 _DEPLOYMENT = Path("deployment")
 
 
@@ -35,19 +35,12 @@ def init(
     ] = None,
     address: Annotated[
         str,
-        typer.Option(
-            "--address", show_default=False, help="hostname or IP address that sites connect to"
-        ),
+        typer.Option(show_default=False, help="hostname or IP address that sites connect to"),
     ] = "",
     port: Annotated[
-        int, typer.Option("--port", show_default=False, help="port of the server (default: 9443)")
+        int, typer.Option(show_default=False, help="port of the server (default: 9443)")
     ] = 0,
-    listen: Annotated[
-        str,
-        typer.Option(
-            "--listen", show_default=False, help="address to listen on (default: 0.0.0.0, all)"
-        ),
-    ] = "0.0.0.0",
+    listen: Annotated[str, typer.Option(help="address to listen on")] = "0.0.0.0",
     plaintext: Annotated[
         bool, typer.Option("--plaintext", help="no TLS and no keys: for tests on one machine")
     ] = False,
@@ -111,22 +104,15 @@ def server(folder: Folder = _DEPLOYMENT) -> None:
 
 @deploy_app.command()
 def client(
-    site: Annotated[str, typer.Option("--site", help="name of this site")],
-    data: Annotated[Path, typer.Option("--data", help="folder of this site's images")],
-    test: Annotated[
-        Path | None, typer.Option("--test", help="labeled test images, CLASS/*.jpg")
-    ] = None,
-    device: Annotated[
-        str, typer.Option("--device", show_default=False, help="cpu (default), cuda or mps")
-    ] = "cpu",
-    threads: Annotated[
-        int,
-        typer.Option("--threads", show_default=False, help="CPU threads (default: one per core)"),
-    ] = 0,
+    site: Annotated[str, typer.Option(help="name of this site")],
+    data: Annotated[Path, typer.Option(help="folder of this site's images")],
+    test: Annotated[Path | None, typer.Option(help="labeled test images, CLASS/*.jpg")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or mps")] = "cpu",
+    threads: Annotated[int, typer.Option(min=0, max=1024, help="CPU threads; 0: one per core")] = 0,
     folder: Folder = _DEPLOYMENT,
     cache: Annotated[
         Path | None,
-        typer.Option("--cache", help="folder for decoded images (default: in the site's folder)"),
+        typer.Option(help="folder for decoded images (default: in the site's folder)"),
     ] = None,
 ) -> None:
     """Keep this site connected to the server, until Ctrl-C or SIGTERM. Images never leave it.
@@ -140,8 +126,6 @@ def client(
     for option, path in (("--data", data), ("--test", test)):
         if path is not None and not expand_path(path).is_dir():
             raise UserError(f"{option} {path} is not a folder; give a folder of this site's images")
-    if not 0 <= threads <= 1024:
-        raise UserError(f"--threads {threads} is out of range; give 1 to 1024")
     if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", device):
         raise UserError(f"--device {device!r} is unknown; give cpu, cuda, cuda:1 or mps")
     local_settings: dict[str, Any] = {
@@ -160,22 +144,16 @@ def run(
     config: Annotated[
         Path | None, typer.Argument(help="TOML file with settings; omit with --resume")
     ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="override a setting, e.g. --set training.rounds=5; repeatable"),
-    ] = None,
+    overrides: Set = None,
     resume: Annotated[bool, typer.Option("--resume", help="resume the last run")] = False,
     detach: Annotated[
         bool, typer.Option("--detach", help="start the run and return at once")
     ] = False,
     folder: Folder = _DEPLOYMENT,
     runs: Annotated[
-        Path | None,
-        typer.Option("--runs", help="folder of runs (default: runs in the server's folder)"),
+        Path | None, typer.Option(help="folder of runs (default: runs in the server's folder)")
     ] = None,
-    cache: Annotated[
-        Path | None, typer.Option("--cache", help="folder for decoded images and source models")
-    ] = None,
+    cache: Cache = None,
 ) -> None:
     """Run an experiment with all connected sites; use it at the server.
 
@@ -184,20 +162,15 @@ def run(
     from fedwca.data.cache import default_cache
     from fedwca.deploy import start
     from fedwca.deploy.deployment_files import load_server
-    from fedwca.experiments.config import parse_override, read_experiment
     from fedwca.experiments.store import RunFolder
 
-    server = load_server(folder)
     if resume and (config or overrides):
         raise UserError("--resume runs the last experiment unchanged; omit CONFIG and --set")
     if not resume and config is None:
         raise UserError("CONFIG is missing; give a config file, or --resume for the last run")
-    if resume:
-        experiment, last_runs = start.last_job(server)
-        runs = runs or last_runs
-    else:
-        experiment = read_experiment(config, [parse_override(text) for text in overrides or []])
-        runs = runs or server.folder / "runs"
+    server = load_server(folder)
+    experiment, usual_runs = _choose_experiment(server, config, overrides)
+    runs = runs or usual_runs
     finished = RunFolder(runs / experiment.deployed_name)
     if finished.done:
         out.print_line(f"this run is finished; results: {finished.path}")
@@ -214,6 +187,19 @@ def run(
         start.stop_run(server)
         raise UserError(start.STOPPED) from None
     out.print_line(f"done; results: {run_folder.path}; each site has its model in its own folder")
+
+
+def _choose_experiment(
+    server: "ServerSettings", config: Path | None, overrides: list[str] | None
+) -> tuple["Experiment", Path]:
+    """Return the experiment of a config file, or the last one, and the folder of its runs."""
+    from fedwca.deploy.start import last_job
+    from fedwca.experiments.config import parse_override, read_experiment
+
+    if config is None:
+        return last_job(server)
+    experiment = read_experiment(config, [parse_override(text) for text in overrides or []])
+    return experiment, server.folder / "runs"
 
 
 @deploy_app.command()
@@ -233,7 +219,7 @@ def stop(folder: Folder = _DEPLOYMENT) -> None:
 @deploy_app.command()
 def status(
     folder: Folder = _DEPLOYMENT,
-    site: Annotated[str | None, typer.Option("--site", help="at a site: its name")] = None,
+    site: Annotated[str | None, typer.Option(help="at a site: its name")] = None,
 ) -> None:
     """Show the state of the server, the last run and every site.
 

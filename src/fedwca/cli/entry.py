@@ -14,13 +14,14 @@ import typer.core
 from fedwca._support.errors import UserError, describe_disk_error
 from fedwca._support.interrupts import StoppedError
 from fedwca._support.machine import is_out_of_memory, keep_freed_memory
-from fedwca.cli import models, report, results, run
+from fedwca.cli import models, results, run
 from fedwca.cli.console import print_to_stderr, show_logs
 from fedwca.cli.data import data_app
 from fedwca.cli.deploy import deploy_app
 
 __all__ = ["app", "main"]
 
+_CLOSED_OUTPUT = 128 + 13  # as of a program that SIGPIPE ends
 typer.core.HAS_RICH = False  # else help texts, which are plain, say "\[required]"
 
 app = typer.Typer(
@@ -51,12 +52,12 @@ app.command("list")(results.list_runs)
 app.command()(results.show)
 app.command()(results.compare)
 app.command()(run.reproduce)
-app.command()(report.report)
-app.command()(report.watch)
+app.command()(results.report)
+app.command()(results.watch)
 app.command()(models.export)
 app.command()(models.predict)
 app.command("adapt-client")(models.adapt_client)
-app.command()(report.tensorboard)
+app.command()(results.tensorboard)
 app.add_typer(data_app, name="data")
 app.add_typer(deploy_app, name="deploy")
 
@@ -80,7 +81,10 @@ def _run_command(arguments: list[str] | None) -> int:
     except StoppedError as stop:
         return _end_stopped_command(stop)
     except BrokenPipeError:  # the reader has stopped, as in `fedwca list | head`
-        _discard_output()
+        with suppress(OSError):  # stdout may have no file descriptor
+            # Python would report the unread rest when it exits.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _CLOSED_OUTPUT
     except Exception as error:
         return _print_exception(error)
     return 0
@@ -93,14 +97,7 @@ def _end_stopped_command(stop: StoppedError) -> int:
             sys.stdout.flush()
         sys.stderr.flush()
         os._exit(stop.code)
-    _discard_output()
     return stop.code
-
-
-def _discard_output() -> None:
-    """Drop what nobody reads any more; Python would report it when it exits."""
-    with suppress(OSError):  # stdout may have no file descriptor
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print_error(sentence: str) -> int:
@@ -117,24 +114,10 @@ def _print_exception(error: Exception) -> int:
         )
     if isinstance(error, OSError):
         return _print_error(describe_disk_error(error))
+    with tempfile.NamedTemporaryFile("w", prefix="fedwca-", suffix=".log", delete=False) as log:
+        traceback.print_exception(error, file=log)
     _print_error(
         f"fedwca failed unexpectedly ({type(error).__name__}: {error}); "
-        f"please report it with {_save_traceback(error)}"
+        f"please report it with {log.name}"
     )
     return 1
-
-
-def _save_traceback(error: Exception) -> str:
-    """Return the path of a file with the traceback, or how else to get it."""
-    if os.environ.get("FEDWCA_DEBUG"):
-        traceback.print_exception(error)
-    try:
-        with tempfile.NamedTemporaryFile("w", prefix="fedwca-", suffix=".log", delete=False) as log:
-            traceback.print_exception(error, file=log)
-    except OSError:  # no folder for temporary files is writable
-        return "the traceback that FEDWCA_DEBUG=1 prints"
-    return log.name
-
-
-if __name__ == "__main__":
-    main()

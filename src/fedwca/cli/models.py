@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from fedwca._support.errors import UserError
+from fedwca._support.files import expand_path
 from fedwca._support.interrupts import stop_on_signal
-from fedwca._support.text import escape_unprintable
+from fedwca._support.text import escape_unprintable, safe_file_names
 from fedwca.cli.console import out, print_to_stderr
 from fedwca.cli.options import Cache, RunArgument, Runs, find_run
 
@@ -37,13 +38,10 @@ def export(
         Path, typer.Argument(help="run folder, a name from `fedwca list`, or a model file")
     ],
     client: Annotated[
-        str | None, typer.Option("--client", help="export this client's model only (default: all)")
+        str | None, typer.Option(help="export this client's model only (default: all)")
     ] = None,
     file_format: Annotated[
-        Format,
-        typer.Option(
-            "--format", show_default=False, help="safetensors or onnx (default: safetensors)"
-        ),
+        Format, typer.Option("--format", help="file format")
     ] = Format.safetensors,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="folder to write to (default: RUN/models)")
@@ -78,10 +76,7 @@ def predict(
         bool,
         typer.Option("--json", help="print one JSON object per image, with all probabilities"),
     ] = False,
-    batch_size: Annotated[
-        int,
-        typer.Option("--batch-size", show_default=False, help="images per batch (default: 256)"),
-    ] = 256,
+    batch_size: Annotated[int, typer.Option(min=1, max=65_536, help="images per batch")] = 256,
 ) -> None:
     """Classify images; prints path, class and confidence, tab-separated.
 
@@ -89,8 +84,6 @@ def predict(
     """
     from fedwca.experiments.predict import Prediction, Predictor, find_images
 
-    if not 1 <= batch_size <= 65_536:
-        raise UserError("--batch-size must be between 1 and 65536")
     predictor, files = Predictor(model), find_images(images)
     unreadable = []
     for result in _show_progress(predictor.predict(files, batch_size), len(files)):
@@ -107,13 +100,12 @@ def predict(
 @stop_on_signal("stopped")
 def adapt_client(
     run: RunArgument,
-    data: Annotated[Path, typer.Option("--data", help="folder of the new site's images")],
+    data: Annotated[Path, typer.Option(help="folder of the new site's images")],
     name: Annotated[
-        str | None, typer.Option("--name", help="name of the site (default: its folder's)")
+        str | None, typer.Option(help="name of the site (default: its folder's)")
     ] = None,
     test: Annotated[
-        Path | None,
-        typer.Option("--test", help="labeled images, CLASS/*.jpg, to evaluate on"),
+        Path | None, typer.Option(help="labeled images, CLASS/*.jpg, to evaluate on")
     ] = None,
     output: Annotated[
         Path | None,
@@ -128,7 +120,6 @@ def adapt_client(
 
     Example: fedwca adapt-client clinics-run --data new-clinic/images --test new-clinic/labeled
     """
-    from fedwca._support.files import expand_path, safe_file_names
     from fedwca.data.cache import default_cache
     from fedwca.data.site_images import SitePaths
     from fedwca.experiments.export import export_model

@@ -1,6 +1,5 @@
 """Arguments and options that several commands share."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -32,7 +31,6 @@ Runs = Annotated[
 Cache = Annotated[
     Path | None,
     typer.Option(
-        "--cache",
         help="folder for decoded images and source models "
         "(default: $FEDWCA_CACHE or ~/.cache/fedwca)",
     ),
@@ -42,11 +40,10 @@ Set = Annotated[
     typer.Option("--set", help="override a setting, e.g. --set training.lr=0.01; repeatable"),
 ]
 BenchmarkName = Annotated[
-    str | None, typer.Option("--benchmark", help="benchmark in the folder (default: detected)")
+    str | None, typer.Option(help="benchmark in the folder (default: detected)")
 ]
 
 
 def find_run(folder: Path, runs: Path) -> Path:
     """Return the folder of a run that is given by its path or its name."""
-    # os.path.realpath, unlike Path.resolve, accepts links in a circle.
-    return Path(os.path.realpath(folder if folder.exists() else runs / folder))
+    return (folder if folder.exists() else runs / folder).resolve()

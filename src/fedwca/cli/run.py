@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedwca._support.errors import UserError
-from fedwca._support.interrupts import RERUN_TO_RESUME, stop_on_closed_output, stop_on_signal
+from fedwca._support.files import expand_path
+from fedwca._support.interrupts import stop_on_signal
 from fedwca.cli.console import out
 from fedwca.cli.options import BenchmarkName, Cache, RunArgument, Runs, Set, find_run
 from fedwca.cli.results import print_results
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = ["list_methods", "reproduce", "resume", "run"]
 
+_RERUN_TO_RESUME = "stopped; rerun the same command to resume"
 
-@stop_on_signal(RERUN_TO_RESUME)
+
+@stop_on_signal(_RERUN_TO_RESUME)
 def run(
     config: Annotated[
         Path | None, typer.Argument(help="TOML file with settings (default: mini-digits)")
@@ -62,12 +65,12 @@ def _run_experiments(experiments: list["Experiment"], runs: Path, cache: Path | 
     from fedwca.report.runs import read_run
 
     folder = cache or default_cache()
-    with stop_on_closed_output(RERUN_TO_RESUME), show_progress(out) as progress:
+    with show_progress(out) as progress:
         finished = [run_experiment(e, runs, folder, progress) for e in experiments]
     print_results([read_run(run.path) for run in finished])
 
 
-@stop_on_signal(RERUN_TO_RESUME)
+@stop_on_signal(_RERUN_TO_RESUME)
 def resume(folder: RunArgument, runs: Runs = Path("runs"), cache: Cache = None) -> None:
     """Resume an interrupted run after its last finished round.
 
@@ -108,21 +111,19 @@ def _summary(module: ModuleType) -> str:
     return text.partition(": ")[2] or text
 
 
-@stop_on_signal(RERUN_TO_RESUME)
+@stop_on_signal(_RERUN_TO_RESUME)
 def reproduce(
     table: Annotated[
         str | None, typer.Argument(help="table to reproduce (default: list the tables)")
     ] = None,
     list_only: Annotated[bool, typer.Option("--list", help="list the tables and exit")] = False,
-    scale: Annotated[
-        str, typer.Option("--scale", show_default=False, help="paper, small (default) or tiny")
-    ] = "small",
+    scale: Annotated[str, typer.Option(help="paper, small or tiny")] = "small",
     data: Annotated[
-        Path | None, typer.Option("--data", help="folder of a benchmark (default: mini-digits)")
+        Path | None, typer.Option(help="folder of a benchmark (default: mini-digits)")
     ] = None,
     benchmark: BenchmarkName = None,
     seeds: Annotated[
-        int | None, typer.Option("--seeds", help="number of seeds (default by scale: 15, 3 or 2)")
+        int | None, typer.Option(help="number of seeds (default by scale: 15, 3 or 2)")
     ] = None,
     sources: Annotated[
         list[str] | None,
@@ -152,13 +153,25 @@ def reproduce(
     """
     if table is None or list_only:
         return _list_tables()
-    from fedwca.cli.reproduce import Reproduction, parse_request
+    from fedwca.cli.reproduce import Reproduction
     from fedwca.data.cache import default_cache
+    from fedwca.experiments.config import parse_override
+    from fedwca.reproduce.plan import TableRequest, choose_benchmark
+    from fedwca.reproduce.tables import check_scale
 
-    request = parse_request(table, scale, data, benchmark, seeds, sources, methods, overrides)
-    Reproduction(request, runs, cache or default_cache(), output or runs / "tables", out).run(
-        dry=dry_run
+    path = expand_path(data) if data else None
+    request = TableRequest(
+        table=table,
+        scale=check_scale(scale),
+        benchmark=choose_benchmark(path, benchmark),
+        data=path,
+        seeds=seeds,
+        sources=tuple(sources or ()),
+        methods=tuple(methods or ()),
+        overrides=tuple(parse_override(text) for text in overrides or ()),
     )
+    reproduction = Reproduction(request, runs, cache or default_cache(), output or runs / "tables")
+    reproduction.run(dry=dry_run)
 
 
 def _list_tables() -> None:

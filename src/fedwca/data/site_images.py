@@ -7,13 +7,13 @@ from typing import NamedTuple
 import numpy as np
 
 from fedwca._support.errors import UserError
-from fedwca._support.temporary_files import remove_stale_files
+from fedwca._support.files import remove_stale_files
 from fedwca.data.augment import Transform
 from fedwca.data.benchmarks.own_images import class_finder, domain_warnings, scan_domain
 from fedwca.data.cache import load_domain
+from fedwca.data.formats.decode import make_file_domain
 from fedwca.data.formats.folders import join_names
-from fedwca.data.formats.image_files import make_file_domain
-from fedwca.data.images import UNLABELED, ClientData, LabeledImages, UnlabeledImages
+from fedwca.data.images import ClientData, UnlabeledImages
 from fedwca.data.types import DataRequest, Domain
 
 __all__ = ["SitePaths", "load_site_images"]
@@ -47,16 +47,13 @@ def load_site_images(
     test = None
     if paths.test is not None:
         domain = _load(f"{name} (test)", paths.test, classes, request)
-        rows = np.flatnonzero(domain.labels != UNLABELED)
-        if not len(rows):
+        test = domain.labeled(np.arange(len(domain)), transform)
+        if test is None:
             raise UserError(
                 f"{paths.test} has no folder named like a class ({join_names(classes)}); "
                 "sort the test images into such folders",
                 "its test images are not sorted into folders named like the classes",
             )
-        test = LabeledImages(
-            UnlabeledImages(domain.images, rows, transform), domain.labels[rows].copy()
-        )
     return ClientData(name, "", images, None, test)
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedwca._support.errors import UserError, did_you_mean
 from fedwca.data.augment import Transform
 from fedwca.data.images import UNLABELED, ClientData, LabeledImages, UnlabeledImages
-from fedwca.data.partition import Partition, Split, split_domain
+from fedwca.data.partition import Partition, split_domain
 
 __all__ = [
     "SOURCE",
@@ -71,10 +71,9 @@ class DecodedImage(NamedTuple):
 
 
 class BrokenImage(NamedTuple):
-    """Why an image cannot be decoded; `inaccessible` if its file could not even be read."""
+    """Why an image cannot be decoded, in a few words."""
 
     reason: str
-    inaccessible: bool = False
 
 
 class ImageReader(Protocol):
@@ -149,6 +148,13 @@ class Domain:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def labeled(self, rows: NDArray[np.int64], transform: Transform) -> LabeledImages | None:
+        """Return those of the rows that have a label; None if there is none."""
+        rows = rows[self.labels[rows] != UNLABELED]
+        if not len(rows):
+            return None
+        return LabeledImages(UnlabeledImages(self.images, rows, transform), self.labels[rows])
+
 
 @dataclass(frozen=True)
 class Benchmark:
@@ -171,13 +177,13 @@ class Benchmark:
     def source(self, name: str) -> LabeledImages:
         """Return all labeled images of the source domain."""
         domain = self._domain(name)
-        rows = np.flatnonzero(domain.labels != UNLABELED)
-        if len(rows) == 0:
+        images = domain.labeled(np.arange(len(domain)), self.transform)
+        if images is None:
             raise UserError(
                 f"domain {name!r} has no labels, so no source model can be trained on it; "
                 "choose a labeled domain as data.source"
             )
-        return self._labeled(domain, rows)
+        return images
 
     def clients(self, source: str, partition: Partition, seed: int) -> list[ClientData]:
         """Return the clients of every domain except the source (of all domains if it is "")."""
@@ -189,24 +195,21 @@ class Benchmark:
                 continue
             splits = split_domain(name, domain.labels, partition, (seed, number))
             for place, split in enumerate(splits):
-                # With one client per domain, users know the client by its folder's name.
-                client = f"{name}/{place}" if partition.clients > 1 else name
-                clients.append(self._client(client, name, domain, split))
+                client = ClientData(
+                    # With one client per domain, users know the client by its folder's name.
+                    name=f"{name}/{place}" if partition.clients > 1 else name,
+                    domain=name,
+                    train=UnlabeledImages(domain.images, split.train, self.transform),
+                    validation=domain.labeled(split.validation, self.transform),
+                    test=domain.labeled(split.test, self.transform),
+                )
+                clients.append(client)
         if not clients:
             raise UserError(
                 f"benchmark {self.name!r} has no domain except the source {source!r}; "
                 "add at least one target domain"
             )
         return clients
-
-    def _client(self, client: str, name: str, domain: Domain, split: Split) -> ClientData:
-        return ClientData(
-            name=client,
-            domain=name,
-            train=UnlabeledImages(domain.images, split.train, self.transform),
-            validation=self._evaluation_images(domain, split.validation),
-            test=self._evaluation_images(domain, split.test),
-        )
 
     def _domain(self, name: str) -> Domain:
         if name not in self.domains:
@@ -216,11 +219,3 @@ class Benchmark:
                 f"{did_you_mean(name, self.domains, choice)}"
             )
         return self.domains[name]
-
-    def _labeled(self, domain: Domain, rows: NDArray[np.int64]) -> LabeledImages:
-        images = UnlabeledImages(domain.images, rows, self.transform)
-        return LabeledImages(images, domain.labels[rows])
-
-    def _evaluation_images(self, domain: Domain, rows: NDArray[np.int64]) -> LabeledImages | None:
-        rows = rows[domain.labels[rows] != UNLABELED]
-        return self._labeled(domain, rows) if len(rows) else None

@@ -2,11 +2,9 @@
 
 import datetime
 import ipaddress
-from pathlib import Path
 from typing import NamedTuple
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -16,7 +14,6 @@ __all__ = [
     "create_authority",
     "create_server_certificate",
     "create_site_keys",
-    "find_invalid_secret",
     "openssh_to_pem",
 ]
 
@@ -85,19 +82,6 @@ def openssh_to_pem(public_key: bytes) -> str:
     return key.public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     ).decode()
-
-
-def find_invalid_secret(folder: Path) -> str:
-    """Return the name of the unusable certificate or key in a site's folder, or ""."""
-    try:
-        x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
-    except (ValueError, UnsupportedAlgorithm):
-        return "ca.crt"
-    try:
-        serialization.load_ssh_private_key((folder / "site.key").read_bytes(), None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        return "site.key"
-    return ""
 
 
 def _certificate_builder(

@@ -4,8 +4,8 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from fedwca.deploy.processes import (
     find_free_port,
     flower_environment,
     is_listening,
-    run_command,
+    run_flwr,
     supervise,
 )
 
@@ -50,26 +50,14 @@ _REFUSALS = {
 def run_server(server: ServerSettings) -> None:
     """Run the SuperLink and register the keys of sites, until SIGTERM or Ctrl-C."""
     check_flower()
-    with _only_process(server.folder, "the server"):
+    with _lock(server.folder, "the server"):
         if is_listening(server.local_host, server.port):
             raise UserError(
                 f"port {server.port} is in use; if this server is running already, stop it first"
             )
         _write_flower_config(server)
-        registration = _KeyRegistration(server)
-        log = LogReader(server.folder / "superlink.log")
-
-        def make_command() -> list[str]:
-            registration.reset()
-            return _superlink_command(server)
-
-        def poll() -> None:
-            registration.poll()
-            lines = log.read_new_lines()
-            if lines and registration.complete():  # until then, refusals are normal
-                _log_refusals(lines)
-
-        _supervise(server, "superlink.log", SERVER_FOLDER, make_command, poll)
+        superlink = _SuperLink(server)
+        _supervise(server, "superlink.log", SERVER_FOLDER, superlink.make_command, superlink.poll)
 
 
 def run_site(site: SiteSettings, local_settings: dict[str, Any]) -> None:
@@ -80,7 +68,7 @@ def run_site(site: SiteSettings, local_settings: dict[str, Any]) -> None:
         local_settings: what stays at the site (folders of images, device), for the ClientApp.
     """
     check_flower()
-    with _only_process(site.folder, f"site {site.site}"):
+    with _lock(site.folder, f"site {site.site}"):
         write_json(site.folder / "local.json", local_settings)
         logger.info("site %s: connecting to %s:%d", site.site, site.address, site.port)
         log = LogReader(site.folder / "supernode.log")
@@ -94,25 +82,16 @@ def run_site(site: SiteSettings, local_settings: dict[str, Any]) -> None:
 
 def read_local_settings(folder: Path) -> dict[str, Any]:
     """Return the local settings that `run_site` wrote to the site's folder."""
-    try:
-        settings: dict[str, Any] = read_json(folder / "local.json")
-    except (OSError, ValueError):
-        raise UserError(f"{folder} was not started by `fedwca deploy client`") from None
+    settings: dict[str, Any] = read_json(folder / "local.json")
     return settings
 
 
-@contextmanager
-def _only_process(folder: Path, name: str) -> Iterator[None]:
-    """Hold the lock of a folder, so that no second process works with its files."""
-    lock = FileLock(folder / ".up", timeout=0)
+def _lock(folder: Path, name: str) -> AbstractContextManager[object]:
+    """Lock a folder until the `with` block ends, so that no second process works with its files."""
     try:
-        lock.acquire()
+        return FileLock(folder / ".up", timeout=0).acquire()
     except Timeout:
         raise UserError(f"{name} is already running from {folder}; stop it first") from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _supervise(
@@ -123,23 +102,12 @@ def _supervise(
     poll: Callable[[], None],
 ) -> None:
     settings.flower_home.mkdir(parents=True, exist_ok=True)
-    environment = flower_environment(settings.flower_home, {folder_variable: str(settings.folder)})
+    environment = flower_environment(settings.flower_home)
+    environment[folder_variable] = str(settings.folder)
     try:
         supervise(make_command, settings.folder / log_name, environment, poll)
     except StoppedError:
         logger.info("stopped")
-
-
-def _superlink_command(server: ServerSettings) -> list[str]:
-    command = [sys.executable, "-m", "fedwca.deploy.superlink"]
-    command += ["--host", server.listen, "--port", str(server.port)]
-    command.append("--disable-runtime-dependency-installation")
-    if server.plaintext:
-        return [*command, "--insecure"]
-    command += ["--ssl-ca-certfile", str(server.folder / "ca.crt")]
-    command += ["--ssl-certfile", str(server.folder / "server.crt")]
-    command += ["--ssl-keyfile", str(server.folder / "server.key")]
-    return [*command, "--enable-supernode-auth"]
 
 
 def _supernode_command(site: SiteSettings) -> list[str]:
@@ -167,37 +135,48 @@ def _write_flower_config(server: ServerSettings) -> None:
     write_atomically(server.flower_home / "config.toml", text.encode())
 
 
-def _log_refusals(lines: list[str]) -> None:
-    for line in lines:
-        for mark, message in _REFUSALS.items():
-            if mark in line:
-                logger.warning(message)
-
-
-class _KeyRegistration:
-    """Registers the keys of sites with the SuperLink, including those of sites added later."""
+class _SuperLink:
+    """A server's SuperLink: its command, and what to do while it runs."""
 
     def __init__(self, server: ServerSettings) -> None:
         self._server = server
-        self._registered: set[str] = set()
-        self._next_poll = 0.0
+        self._log = LogReader(server.folder / "superlink.log")
+        self._registered: set[str] = set()  # sites whose keys it knows
+        self._next_check = 0.0
 
-    def reset(self) -> None:
-        """Forget all registrations: a new SuperLink has none."""
+    def make_command(self) -> list[str]:
+        """Return the command to start it; a new SuperLink knows no keys."""
         self._registered.clear()
-
-    def complete(self) -> bool:
-        """Return whether every site is registered."""
-        return self._registered.issuperset(self._sites())
+        server = self._server
+        command = [sys.executable, "-m", "fedwca.deploy.superlink"]
+        command += ["--host", server.listen, "--port", str(server.port)]
+        command.append("--disable-runtime-dependency-installation")
+        if server.plaintext:
+            return [*command, "--insecure"]
+        command += ["--ssl-ca-certfile", str(server.folder / "ca.crt")]
+        command += ["--ssl-certfile", str(server.folder / "server.crt")]
+        command += ["--ssl-keyfile", str(server.folder / "server.key")]
+        return [*command, "--enable-supernode-auth"]
 
     def poll(self) -> None:
-        """Register the sites that are not, if the SuperLink is up and some time has passed."""
+        """Register the keys of sites, including those added later, and log refused nodes."""
+        if time.monotonic() > self._next_check:
+            self._register_sites()
+        lines = self._log.read_new_lines()
+        if not self._registered.issuperset(self._sites()):
+            return  # until then, refusals are normal
+        for line in lines:
+            for mark, message in _REFUSALS.items():
+                if mark in line:
+                    logger.warning(message)
+
+    def _register_sites(self) -> None:
         server = self._server
-        if time.monotonic() < self._next_poll or not is_listening(server.local_host, server.port):
+        if not is_listening(server.local_host, server.port):
             return
         if not self._registered:
             logger.info("server listening on port %d", server.port)
-        self._next_poll = time.monotonic() + _REGISTER_INTERVAL
+        self._next_check = time.monotonic() + _REGISTER_INTERVAL
         for site in self._sites():
             if site not in self._registered:
                 self._register(site)
@@ -211,12 +190,10 @@ class _KeyRegistration:
     def _register(self, site: str) -> None:
         if not self._server.plaintext:
             key = str(self._server.folder / "keys" / f"{site}.pub")
-            done = run_command(
-                self._server.flower_home, "flwr", "supernode", "register", key, CONNECTION
-            )
-            output = " ".join((done.stdout + done.stderr).split())
-            if done.returncode and "already in use" not in output:
-                logger.warning("site %s could not be registered, retrying: %s", site, output[-300:])
+            home = self._server.flower_home
+            problem = run_flwr(home, "supernode", "register", key, CONNECTION)
+            if problem and "already in use" not in problem:
+                logger.warning("site %s could not be registered, retrying: %s", site, problem)
                 return
         self._registered.add(site)
         logger.info("site %s may connect", site)

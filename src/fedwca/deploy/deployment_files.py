@@ -15,14 +15,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedwca._support.errors import UserError
 from fedwca._support.files import write_atomically, write_private
-from fedwca._support.parse import parse_toml
+from fedwca._support.text import parse_toml
 from fedwca.deploy import templates
 from fedwca.deploy.certificates import (
     KeyPair,
     create_authority,
     create_server_certificate,
     create_site_keys,
-    find_invalid_secret,
     openssh_to_pem,
 )
 
@@ -229,22 +228,17 @@ def load_site(folder: Path, site: str) -> SiteSettings:
             settings = _read_toml(place / "site.toml", SiteSettings)
             if settings.site != site:
                 raise UserError(f"{place} is the folder of site {settings.site!r}, not of {site!r}")
-            if not settings.plaintext:
-                _check_secrets(settings)
+            for name in () if settings.plaintext else ("ca.crt", "site.key"):
+                if not (place / name).is_file():
+                    raise UserError(
+                        f"{place / name} is missing; copy sites/{site} from the server's "
+                        "deployment again"
+                    )
             return settings
     raise UserError(
         f"{folder} has no folder of site {site!r}; copy sites/{site} from the server's deployment "
         "and give its path as --folder"
     )
-
-
-def _check_secrets(settings: SiteSettings) -> None:
-    remedy = f"copy sites/{settings.site} from the server's deployment again"
-    for name in ("ca.crt", "site.key"):
-        if not (settings.folder / name).is_file():
-            raise UserError(f"{settings.folder / name} is missing; {remedy}")
-    if name := find_invalid_secret(settings.folder):
-        raise UserError(f"{settings.folder / name} is corrupt; {remedy}")
 
 
 _SettingsType = TypeVar("_SettingsType", bound=_Settings)

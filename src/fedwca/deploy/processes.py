@@ -12,11 +12,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 
 from fedwca._support.errors import UserError
 from fedwca._support.interrupts import stop_on_signal
@@ -28,7 +27,7 @@ __all__ = [
     "find_free_port",
     "flower_environment",
     "is_listening",
-    "run_command",
+    "run_flwr",
     "supervise",
 ]
 
@@ -42,7 +41,6 @@ _OFFLINE = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "UV_OFFLINE": "1",
 }
-_NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 _MAX_DELAY = 30.0  # seconds before a restart
 _STABLE_SECONDS = 60.0  # after so long, the next restart is quick again
 _MAX_LOG_BYTES = 20_000_000
@@ -72,24 +70,27 @@ def check_flower() -> None:
         ) from None
 
 
-def flower_environment(
-    flower_home: Path, variables: Mapping[str, str] = _NO_VARIABLES
-) -> dict[str, str]:
+def flower_environment(flower_home: Path) -> dict[str, str]:
     """Return the environment of Flower's processes: offline, with this Python first on PATH."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    return {**os.environ, **_OFFLINE, "FLWR_HOME": str(flower_home), "PATH": path, **variables}
+    return {**os.environ, **_OFFLINE, "FLWR_HOME": str(flower_home), "PATH": path}
 
 
-def run_command(flower_home: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a short Flower command to its end; a timeout counts as a failure."""
-    environment = flower_environment(flower_home)
+def run_flwr(flower_home: Path, *words: str) -> str:
+    """Run a short command of Flower to its end; return what went wrong, or ""."""
     try:
-        return subprocess.run(
-            words, env=environment, capture_output=True, text=True, timeout=_COMMAND_TIMEOUT
+        done = subprocess.run(
+            ["flwr", *words],
+            env=flower_environment(flower_home),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_COMMAND_TIMEOUT,
         )
     except subprocess.TimeoutExpired:
-        problem = f"no answer in {_COMMAND_TIMEOUT:.0f} s"
-        return subprocess.CompletedProcess(words, 1, "", problem)
+        return f"no answer in {_COMMAND_TIMEOUT:.0f} s"
+    output = " ".join(done.stdout.split())
+    return f"exit code {done.returncode}: {output[-600:]}" if done.returncode else ""
 
 
 def find_free_port() -> int:

@@ -10,10 +10,9 @@ from fedwca._support.errors import UserError
 from fedwca._support.files import write_json
 from fedwca._support.text import format_count
 from fedwca.engines.flower.engine import FlowerEngine, Rules
-from fedwca.engines.flower.inbox import Grid
+from fedwca.engines.flower.grid_adapter import FlowerGrid
 from fedwca.engines.flower.plan import Plan, create_task
-from fedwca.engines.flower.refusal_log import RefusalLog
-from fedwca.engines.flower.site_registry import SiteStatus
+from fedwca.engines.flower.site_registry import RefusalLog, SiteStatus
 from fedwca.experiments.experiment import Experiment
 from fedwca.experiments.rounds import federate_into
 from fedwca.experiments.runner import PreparedRun, prepare_run, save_guarantee
@@ -32,7 +31,7 @@ REFUSAL_LOG = "ledger.jsonl"
 _MAX_EXTRA_BYTES = 2**26  # of a reply beside its model: values, names, metrics
 
 # Return the grid that reaches the nodes, given a folder for replies and the size of the largest.
-ConnectGrid = Callable[[Path, int], Grid]
+ConnectGrid = Callable[[Path, int], FlowerGrid]
 SiteKeys = Callable[[], Mapping[str, str]]
 
 

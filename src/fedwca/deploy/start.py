@@ -8,11 +8,10 @@ from filelock import Timeout
 
 from fedwca._support.errors import UserError
 from fedwca._support.files import write_atomically
-from fedwca._support.parse import parse_json
 from fedwca.deploy.daemons import CONNECTION
 from fedwca.deploy.deployment_files import ServerSettings
 from fedwca.deploy.jobs import APP_LOG, JobFiles
-from fedwca.deploy.processes import LogReader, check_flower, is_listening, run_command
+from fedwca.deploy.processes import LogReader, check_flower, is_listening, run_flwr
 from fedwca.deploy.server import LOG, check_deployable
 from fedwca.deploy.templates import FLOWER_APP
 from fedwca.experiments.config import resolve
@@ -36,7 +35,6 @@ logger = logging.getLogger(__name__)
 STOPPED = "stopped; resume from the last finished round with `fedwca deploy run --resume`"
 _STOP_TIMEOUT = 30.0  # seconds until a stopped ServerApp has ended
 _START_TIMEOUT = 120.0  # seconds until a ServerApp has started
-_CHECK_INTERVAL = 10.0  # seconds between questions to the SuperLink
 
 
 def start_run(server: ServerSettings, experiment: Experiment, runs: Path, cache: Path) -> str:
@@ -48,11 +46,9 @@ def start_run(server: ServerSettings, experiment: Experiment, runs: Path, cache:
             _check_startable(server, experiment, cache, jobs)
             job_id = jobs.submit(experiment.deployed_settings(), runs, cache)
             app = _write_app(server)
-            done = run_command(server.flower_home, "flwr", "run", str(app), CONNECTION)
-            if done.returncode:
-                output = " ".join((done.stdout + done.stderr).split())
+            if problem := run_flwr(server.flower_home, "run", str(app), CONNECTION):
                 raise UserError(
-                    f"Flower did not start the run ({output[-400:]}); "
+                    f"Flower did not start the run ({problem}); "
                     f"see {server.folder / 'superlink.log'}"
                 )
             _wait_until_started(server, jobs)
@@ -98,28 +94,12 @@ def _write_app(server: ServerSettings) -> Path:
 
 def _wait_until_started(server: ServerSettings, jobs: JobFiles) -> None:
     deadline = time.monotonic() + _START_TIMEOUT
-    next_check = time.monotonic() + _CHECK_INTERVAL
     while not jobs.has_started():
-        lost = time.monotonic() > deadline
-        if time.monotonic() > next_check:
-            lost = lost or _has_no_active_run(server)
-            next_check = time.monotonic() + _CHECK_INTERVAL
-        if lost and not jobs.has_started():
+        if time.monotonic() > deadline:
             raise UserError(
                 f"the run did not start; see {server.folder / 'superlink.log'}, then try again"
             )
         time.sleep(0.2)
-
-
-def _has_no_active_run(server: ServerSettings) -> bool:
-    """Return whether the SuperLink has lost the run, as after its restart."""
-    command = ["flwr", "ls", CONNECTION, "--format", "json"]
-    output = run_command(server.flower_home, *command).stdout
-    try:
-        runs = parse_json(output)["runs"]
-        return all(str(run["status"]).startswith("finished") for run in runs)
-    except (ValueError, LookupError, TypeError):
-        return False  # no answer
 
 
 def last_job(server: ServerSettings) -> tuple[Experiment, Path]:
@@ -183,7 +163,7 @@ def stop_run(server: ServerSettings) -> bool:
         outcome = jobs.outcome
         if jobs.has_started() and outcome.get("state") == "running":
             jobs.finish("stopped")  # first, so that `follow_run` knows the end was requested
-            run_command(server.flower_home, "flwr", "stop", str(outcome["run"]), CONNECTION)
+            run_flwr(server.flower_home, "stop", str(outcome["run"]), CONNECTION)
         if time.monotonic() > deadline:
             raise UserError("the run has not ended; see `fedwca deploy status`, then try again")
         time.sleep(0.2)

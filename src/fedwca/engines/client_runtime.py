@@ -14,8 +14,7 @@ from fedwca.engines.base import ClientResult, Evaluation, Job
 from fedwca.methods.base import Adaptation, Method, Record
 from fedwca.methods.inference import evaluate, load
 from fedwca.models import DomainModel
-from fedwca.privacy.mechanism import draw_from_seed, draw_from_system, privatize
-from fedwca.privacy.settings import Privacy
+from fedwca.privacy.mechanism import Privacy, draw_from_seed, draw_from_system, privatize
 
 __all__ = ["ClientRuntime", "seed_generator", "use_threads"]
 

@@ -18,12 +18,13 @@ import torch
 from torch import Tensor
 
 from fedwca._support.files import write_atomically
-from fedwca._support.parse import parse_json
+from fedwca._support.text import parse_json
 from fedwca.core.params import State
 from fedwca.methods.base import Record
 from fedwca.models.tensor_file import add_checksum, has_valid_checksum
 
 __all__ = [
+    "EMPTY_PAYLOAD",
     "LazyModels",
     "MissingError",
     "Payload",
@@ -111,7 +112,7 @@ def _is_row(row: Any) -> bool:
         and len(row) == 5
         and all(isinstance(text, str) for text in row[:4])
         and row[1] in ("", "models", "values")
-        and type(row[4]) in (str, int)
+        and type(row[4]) in (str, int)  # earlier files hold numbers
     )
 
 
@@ -212,6 +213,9 @@ class Payload(NamedTuple):
     def nbytes(self) -> int:
         """Return the size on the wire."""
         return len(self.places.encode()) + len(self.blob)
+
+
+EMPTY_PAYLOAD = Payload("[]", b"")
 
 
 def pack(

@@ -6,38 +6,28 @@
 - manifest.json         rounds, facts, the file of each memory, checksums of all files and of itself
 """
 
-import errno
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
-
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from typing import Any, NamedTuple
 
 from fedwca._support.errors import UserError
 from fedwca._support.files import (
     add_checksum,
     file_digest,
-    is_transient,
     read_json,
-    read_lines,
     verify_checksum,
     write_atomically,
     write_folder_atomically,
     write_json,
 )
 from fedwca.engines.codec import load_records, open_record, save_records
-from fedwca.experiments.run_schema import check_facts
 from fedwca.methods.base import Record
 
-__all__ = ["Checkpoint", "read_checkpoint", "read_checkpoint_lines", "write_checkpoint"]
+__all__ = ["RESULTS", "Checkpoint", "read_checkpoint", "write_checkpoint"]
 
 _FORMAT = "fedwca-checkpoint-3"
 _MANIFEST = "manifest.json"
 _STATE = "state.safetensors"
-_RESULTS = "results.jsonl"
-_FileName = Annotated[
-    str, StringConstraints(pattern=r"\A((state|memory-\d+)\.safetensors|results\.jsonl)\z")
-]
-_DENIED = {errno.EACCES, errno.EPERM}
+RESULTS = "results.jsonl"
 
 
 class Checkpoint(NamedTuple):
@@ -57,17 +47,6 @@ class Checkpoint(NamedTuple):
     facts: dict[str, Any]
 
 
-class _Manifest(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    format: str
-    run: str
-    rounds: Annotated[int, Field(ge=0)]
-    facts: Annotated[dict[str, Any], AfterValidator(check_facts)]
-    memories: dict[str, _FileName]
-    digests: dict[_FileName, str]
-
-
 def write_checkpoint(path: Path, checkpoint: Checkpoint, run: str, results: bytes) -> None:
     """Write a checkpoint, one memory at a time.
 
@@ -79,7 +58,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint, run: str, results: byte
     files = {name: f"memory-{number}.safetensors" for number, name in enumerate(memories)}
     with write_folder_atomically(path) as folder:
         save_records(folder / _STATE, {"": checkpoint.state}, checksum=False)
-        write_atomically(folder / _RESULTS, results)
+        write_atomically(folder / RESULTS, results)
         for name, file in files.items():
             save_records(folder / file, {"": memories[name]}, checksum=False)
         manifest = {
@@ -88,7 +67,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint, run: str, results: byte
             "rounds": checkpoint.rounds,
             "facts": checkpoint.facts,
             "memories": files,
-            "digests": {n: file_digest(folder / n) for n in (_STATE, _RESULTS, *files.values())},
+            "digests": {n: file_digest(folder / n) for n in (_STATE, RESULTS, *files.values())},
         }
         write_json(folder / _MANIFEST, add_checksum(manifest))
 
@@ -96,43 +75,32 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint, run: str, results: byte
 def read_checkpoint(path: Path, run: str) -> Checkpoint:
     """Verify and read a checkpoint; ValueError if it is corrupt or belongs to another run."""
     try:
-        manifest = _read_manifest(path)
-        if manifest.run != run:
+        manifest = _read_manifest(path / _MANIFEST)
+        if manifest["run"] != run:
             raise ValueError("it belongs to another run")
-        for name, digest in manifest.digests.items():
+        for name, digest in manifest["digests"].items():
             if file_digest(path / name) != digest:
                 raise ValueError(f"checksum mismatch in {name}")
         (state,) = load_records(path / _STATE).values()
-        memories = {n: open_record(path / file) for n, file in manifest.memories.items()}
-    except OSError as error:
-        if is_transient(error) or error.errno in _DENIED:
-            raise UserError(
-                f"{path} cannot be read ({error.strerror}). Make it readable and rerun, or remove "
-                "it to resume from the checkpoint before."
-            ) from None
-        raise ValueError(f"cannot be read ({error.strerror})") from None
-    return Checkpoint(manifest.rounds, state, memories, manifest.facts)
+        memories = {n: open_record(path / file) for n, file in manifest["memories"].items()}
+    except FileNotFoundError as error:
+        raise ValueError(f"{Path(error.filename).name} is missing") from None
+    except OSError as error:  # it may be intact, so it must be neither ignored nor replaced
+        raise UserError(
+            f"{path} cannot be read ({error.strerror}). Make it readable and rerun, or remove "
+            "it to resume from the checkpoint before."
+        ) from None
+    return Checkpoint(manifest["rounds"], state, memories, manifest["facts"])
 
 
-def read_checkpoint_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of results that a checkpoint holds."""
-    return read_lines(path / _RESULTS, older=False)
-
-
-def _read_manifest(path: Path) -> _Manifest:
-    corrupt = ValueError(f"{_MANIFEST} is corrupt")
+def _read_manifest(path: Path) -> dict[str, Any]:
     try:
-        content = read_json(path / _MANIFEST)
+        content = read_json(path)
     except ValueError:
-        raise corrupt from None
-    content = verify_checksum(content) if isinstance(content, dict) else None
-    if content is not None and content.get("format") != _FORMAT:
+        content = None
+    manifest = verify_checksum(content) if isinstance(content, dict) else None
+    if manifest is None:
+        raise ValueError(f"{path.name} is corrupt")
+    if manifest["format"] != _FORMAT:
         raise ValueError("it has the format of another version")
-    try:
-        manifest = _Manifest.model_validate(content)
-    except ValueError:
-        raise corrupt from None
-    files = {_STATE, _RESULTS, *manifest.memories.values()}
-    if path.name != f"checkpoint-{manifest.rounds:05d}" or manifest.digests.keys() != files:
-        raise corrupt
     return manifest

@@ -6,8 +6,8 @@ from typing import Any
 
 from fedwca._support.errors import UserError, did_you_mean
 from fedwca._support.files import open_regular_file
-from fedwca._support.parse import parse_toml
 from fedwca._support.settings import validate_settings
+from fedwca._support.text import parse_toml
 from fedwca.data.benchmarks import BENCHMARKS, check_benchmark
 from fedwca.data.types import SOURCE
 from fedwca.experiments.defaults import default_source, defaults
@@ -21,14 +21,13 @@ from fedwca.experiments.experiment import (
 )
 from fedwca.methods import METHODS, build_method, check_method_name
 from fedwca.privacy.accounting import check_disclosures
-from fedwca.privacy.settings import Privacy
+from fedwca.privacy.mechanism import Privacy
 
 __all__ = ["Experiment", "parse_override", "read_experiment", "resolve"]
 
 Settings = dict[str, Any]
 
 _SECTIONS = ("data", "model", "source", "training", "method", "run", "deploy", "privacy")
-_LARGEST_FILE = 1 << 20  # bytes of a config file
 
 
 def read_experiment(path: Path | None, overrides: Sequence[tuple[str, Any]] = ()) -> Experiment:
@@ -39,10 +38,7 @@ def read_experiment(path: Path | None, overrides: Sequence[tuple[str, Any]] = ()
 def _read_toml(path: Path) -> Settings:
     try:
         with open_regular_file(path) as file:
-            content = file.read(_LARGEST_FILE + 1)
-        if len(content) > _LARGEST_FILE:
-            raise UserError(f"{path} is too large for a config file; give the path of a TOML file")
-        return parse_toml(content.decode())
+            return parse_toml(file.read().decode())
     except FileNotFoundError:
         raise UserError(f"{path} does not exist; give the path of a config file") from None
     except ValueError as error:

@@ -16,6 +16,12 @@ _OBJECTS: Settings = {
     "training": {"epochs": 5, "lr": 1e-4, "ce_weight": 0.3},
 }
 
+_OFFICE: Settings = {
+    **_OBJECTS,
+    "model": {"backbone": "resnet50"},
+    "training": {**_OBJECTS["training"], "rounds": 50},
+}
+
 BENCHMARK_DEFAULTS: dict[str, Settings] = {
     # Not in the paper. A round has few steps, hence SHOT's learning rate for digits, 0.01.
     "mini-digits": {
@@ -36,17 +42,8 @@ BENCHMARK_DEFAULTS: dict[str, Settings] = {
         "source": {**_OBJECTS["source"], "epochs": 100},
         "training": {**_OBJECTS["training"], "rounds": 100},
     },
-    "office-home": {
-        **_OBJECTS,
-        "model": {"backbone": "resnet50"},
-        "training": {**_OBJECTS["training"], "rounds": 50},
-    },
-    # Not in the paper: the settings of Office-Home, which is similar and larger.
-    "office-31": {
-        **_OBJECTS,
-        "model": {"backbone": "resnet50"},
-        "training": {**_OBJECTS["training"], "rounds": 50},
-    },
+    "office-home": _OFFICE,
+    "office-31": _OFFICE,  # not in the paper; Office-Home is similar and larger
     # The user's own images: the settings of PACS with one client per folder and fewer rounds.
     "images": {
         **_OBJECTS,

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from fedwca.data.augment import Transform
 from fedwca.data.partition import Partition
 from fedwca.models import Architecture, ModelDescription, NetworkSpec
-from fedwca.privacy.settings import Privacy
+from fedwca.privacy.mechanism import Privacy
 
 __all__ = [
     "DataConfig",

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from fedwca._support.errors import UserError, did_you_mean
-from fedwca._support.files import safe_file_names
-from fedwca._support.temporary_files import remove_stale_files
+from fedwca._support.files import remove_stale_files
+from fedwca._support.text import safe_file_names
 from fedwca.experiments.final_models import (
     list_clients,
     load_experiment,

@@ -104,7 +104,7 @@ def load_last_checkpoint(run: Path, experiment: Experiment, source: DomainModel)
     folder, method = RunFolder(run), experiment.method
     if method.rounds == 0:
         return Checkpoint(0, method.init(clone(source.feature_state())), {}, {})
-    checkpoint = folder.load_checkpoint(experiment.run.evaluate_every)
+    checkpoint = folder.load_checkpoint()
     if checkpoint is None and not folder.done:
         raise UserError(f"{run} is unfinished and has no checkpoint yet; run `fedwca resume` first")
     if checkpoint is None or (folder.done and checkpoint.rounds < method.rounds):
@@ -152,11 +152,8 @@ def _load_train_images(
 ) -> UnlabeledImages:
     """Load the images that a client adapted on, checked to be unchanged."""
     benchmark = load_data(experiment, cache)
-    try:
-        digests = RunFolder(run).read_json("config.json")["identity"]["digests"]["data"]
-    except (KeyError, TypeError):
-        digests = None
-    if digests != benchmark.digests:
+    identity = RunFolder(run).read_json("config.json")["identity"]
+    if identity["digests"]["data"] != benchmark.digests:
         raise UserError(
             f"The images of {run} have changed since the run, and training.batch_norm "
             "'recalibrate' needs them; restore them, or rerun"

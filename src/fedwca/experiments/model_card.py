@@ -13,6 +13,10 @@ from fedwca.models import ModelDescription
 __all__ = ["escape_name", "format_card", "write_card"]
 
 _LONGEST_NAME = 200
+_ORIGIN = (
+    *("method", "source", "source_seed", "benchmark", "run"),
+    *("client", "cluster", "rounds", "seed"),
+)
 _ESCAPES = str.maketrans(
     {
         **{mark: f"\\{mark}" for mark in "\\`*_{}[]()#+!|~:@$^="},
@@ -76,20 +80,9 @@ def format_card(description: ModelDescription, file: str) -> str:
 
 
 def _origin_rows(description: ModelDescription) -> list[tuple[str, str]]:
-    labels = {
-        "method": "method",
-        "source": "source",
-        "source_seed": "seed of the source model",
-        "benchmark": "benchmark",
-        "run": "run",
-        "client": "client",
-        "cluster": "cluster",
-        "rounds": "rounds",
-        "seed": "seed",
-    }
-    made = description.made
+    made, labels = description.made, {"source_seed": "seed of the source model"}
     network = f"{escape_name(description.backbone)}, {description.bottleneck} features"
-    rows = [(label, escape_name(made[key])) for key, label in labels.items() if key in made]
+    rows = [(labels.get(key, key), escape_name(made[key])) for key in _ORIGIN if key in made]
     return [("network", network), *rows, ("made by fedwca", escape_name(version("fedwca")))]
 
 

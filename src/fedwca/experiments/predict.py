@@ -3,7 +3,6 @@
 import glob
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import dropwhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,8 +12,8 @@ from numpy.typing import NDArray
 
 from fedwca._support.errors import UserError
 from fedwca._support.files import expand_path
-from fedwca.data.formats.folders import is_image_name, walk_folders
-from fedwca.data.formats.image_files import ImageFiles
+from fedwca.data.formats.decode import ImageFiles
+from fedwca.data.formats.folders import is_image_name
 from fedwca.data.images import UnlabeledImages
 from fedwca.data.types import BrokenImage
 from fedwca.methods.inference import evaluate
@@ -105,27 +104,13 @@ def find_images(arguments: Iterable[str]) -> list[Path]:
 def _match_images(argument: str) -> Iterator[Path]:
     path = expand_path(argument)
     # A name that exists is not a pattern: a file may be called "[1].png".
-    matches = [path] if os.path.lexists(path) else sorted(map(Path, _expand_pattern(str(path))))
+    exists = os.path.lexists(path)
+    matches = [path] if exists else sorted(map(Path, glob.glob(str(path), recursive=True)))
     for match in matches:
         if match.is_dir():
             yield from _walk_images(match)
         elif match == path or is_image_name(match.name):
             yield match
-
-
-def _expand_pattern(pattern: str) -> list[str]:
-    """Expand a pattern like `glob.glob`, but enter no folder twice below `**`, as links may."""
-    parts = Path(pattern).parts
-    if "**" not in parts:
-        return glob.glob(pattern)
-    first = parts.index("**")
-    roots = glob.glob(os.path.join(*parts[:first])) if first else ["."]
-    folders = [str(folder) for root in roots for folder, _ in walk_folders(Path(root))]
-    rest = list(dropwhile(lambda part: part == "**", parts[first:]))
-    if not rest:
-        return folders
-    patterns = (os.path.join(glob.escape(folder), *rest) for folder in folders)
-    return [match for inner in patterns for match in _expand_pattern(inner)]
 
 
 def _walk_images(folder: Path) -> Iterator[Path]:

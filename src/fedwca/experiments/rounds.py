@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from statistics import fmean
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -15,15 +15,35 @@ from fedwca.core.params import State
 from fedwca.engines.base import Engine, Evaluation, Exchange, Job, Refusals, merge_refusals
 from fedwca.engines.client_runtime import seed_generator
 from fedwca.experiments.experiment import Experiment
-from fedwca.experiments.progress import Progress
 from fedwca.experiments.store import Checkpoint, RunFolder
 from fedwca.methods.base import Client, Method, Record
 
-__all__ = ["federate", "federate_into"]
+__all__ = ["NoProgress", "Progress", "federate", "federate_into"]
 
 logger = logging.getLogger(__name__)
 
 Line = dict[str, Any]
+
+
+class Progress(Protocol):
+    """Shows how far a run is."""
+
+    def start(self, title: str, rounds: int, done: int) -> None:
+        """Rounds begin; `done` of them were finished before."""
+
+    def round(self, line: Line) -> None:
+        """A round is finished; `line` is its line of results.jsonl."""
+
+    def finish(self) -> None:
+        """Rounds end, finished or interrupted."""
+
+
+class NoProgress:
+    """Shows nothing."""
+
+    def start(self, title: str, rounds: int, done: int) -> None: ...
+    def round(self, line: Line) -> None: ...
+    def finish(self) -> None: ...
 
 
 def federate_into(
@@ -33,9 +53,8 @@ def federate_into(
 
     Closes the engine. result.json is written last: a run that has it is complete.
     """
-    method: Method = experiment.method
-    settings = experiment.run
-    start = newest = _load_start(folder, method, source, settings.evaluate_every)
+    method, settings = experiment.method, experiment.run
+    start = newest = _load_start(folder, method, source)
     saved_rounds = start.rounds
     progress.start(experiment.name, method.rounds, start.rounds)
 
@@ -75,9 +94,9 @@ def federate_into(
     folder.write_json("result.json", add_checksum(folder.lines()[-1]))
 
 
-def _load_start(folder: RunFolder, method: Method, source: State, every: int) -> Checkpoint:
+def _load_start(folder: RunFolder, method: Method, source: State) -> Checkpoint:
     """Return the checkpoint to resume from, and remove all that is later in the run folder."""
-    saved = folder.load_checkpoint(every)
+    saved = folder.load_checkpoint()
     if saved is None and folder.lines():
         logger.warning("No valid checkpoint: restarting from round 0.")
     start = saved or Checkpoint(0, method.init(source), {}, {})

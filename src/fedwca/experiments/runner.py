@@ -1,15 +1,20 @@
 """Run one experiment: check and load everything it needs, then go through its rounds."""
 
+import base64
+import io
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
+from PIL import Image
+
 from fedwca._support.errors import UserError
-from fedwca._support.files import file_digest
+from fedwca._support.files import file_digest, remove_stale_files
 from fedwca._support.machine import count_cores
-from fedwca._support.temporary_files import remove_stale_files
 from fedwca.core.params import State, clone
 from fedwca.data import (
     Benchmark,
@@ -20,26 +25,27 @@ from fedwca.data import (
     load_benchmark,
 )
 from fedwca.engines.simulator.simulator import Simulator
-from fedwca.experiments.examples import example_images
 from fedwca.experiments.experiment import Experiment
-from fedwca.experiments.progress import NoProgress, Progress
-from fedwca.experiments.rounds import federate_into
+from fedwca.experiments.rounds import NoProgress, Progress, federate_into
 from fedwca.experiments.source import check_source, initialize_model, load_or_train_source
 from fedwca.experiments.store import SOURCE_FILE, RunFolder
 from fedwca.models import DomainModel, read_class_names
 from fedwca.privacy.accounting import Guarantee, compute_guarantee
-from fedwca.privacy.settings import Privacy
+from fedwca.privacy.mechanism import Privacy
 
 __all__ = [
     "PreparedRun",
-    "save_guarantee",
+    "find_weights_files",
     "load_data",
     "prepare_run",
     "run_experiment",
-    "find_weights_files",
+    "save_guarantee",
 ]
 
 logger = logging.getLogger(__name__)
+
+_EXAMPLES = 4  # images of each client in the report
+_EXAMPLE_SIDE = 40  # pixels
 
 
 class PreparedRun(NamedTuple):
@@ -74,7 +80,8 @@ def run_experiment(
 
 def _simulate(experiment: Experiment, run: PreparedRun, progress: Progress) -> None:
     run.folder.write_json("clients.json", _client_files(run.clients, run.benchmark))
-    run.folder.write_json("examples.json", example_images(run.clients))
+    examples = {client.name: _example_images(client.train) for client in run.clients}
+    run.folder.write_json("examples.json", {"size": _EXAMPLE_SIDE, "clients": examples})
     engine = Simulator(
         run.model,
         experiment.method,
@@ -109,7 +116,10 @@ def prepare_run(
     _log_warnings(experiment, benchmark)
     check_source(experiment, benchmark)
     guarantee = compute_guarantee(experiment.privacy, experiment.method.rounds)
-    clients = [] if deployed else _simulated_clients(experiment, benchmark)
+    clients: list[ClientData] = []
+    if not deployed:
+        data = experiment.data
+        clients = benchmark.clients(data.source, data.partition, experiment.run.seed)
     model = initialize_model(experiment, benchmark)
     with RunFolder.open(path, settings, identity) as folder:
         folder.clean()
@@ -135,11 +145,6 @@ def _load_inputs(
         RunFolder.open(path, settings, identity)  # raises if the data has changed
         return None
     return benchmark, identity
-
-
-def _simulated_clients(experiment: Experiment, benchmark: Benchmark) -> list[ClientData]:
-    data = experiment.data
-    return benchmark.clients(data.source, data.partition, experiment.run.seed)
 
 
 def _input_digests(experiment: Experiment, benchmark: Benchmark) -> dict[str, Any]:
@@ -212,6 +217,22 @@ def _client_files(clients: list[ClientData], benchmark: Benchmark) -> dict[str, 
             for client in clients
         },
     }
+
+
+def _example_images(images: UnlabeledImages) -> list[str]:
+    """Return a few evenly spaced images, as PNG files in base64."""
+    count = min(_EXAMPLES, len(images))
+    rows = torch.linspace(0, len(images) - 1, count).long()
+    pixels = (images.raw(rows).permute(0, 2, 3, 1) * 255).round().to(torch.uint8)
+    return [_encode_png(picture) for picture in pixels.numpy()]
+
+
+def _encode_png(pixels: np.ndarray) -> str:
+    picture = Image.fromarray(pixels)
+    picture.thumbnail((_EXAMPLE_SIDE, _EXAMPLE_SIDE))
+    file = io.BytesIO()
+    picture.quantize(64).save(file, "PNG", optimize=True)
+    return base64.b64encode(file.getvalue()).decode()
 
 
 def save_guarantee(folder: RunFolder, privacy: Privacy, guarantee: Guarantee | None) -> None:

@@ -26,18 +26,13 @@ from fedwca._support.files import (
     read_json,
     read_lines,
     read_verified,
+    remove,
+    remove_stale_files,
     write_json,
     write_lines,
 )
-from fedwca._support.temporary_files import remove, remove_stale_files
 from fedwca.engines.base import CHECKPOINT_COUNT
-from fedwca.experiments.checkpoint import (
-    Checkpoint,
-    read_checkpoint,
-    read_checkpoint_lines,
-    write_checkpoint,
-)
-from fedwca.experiments.run_schema import READ_ERRORS, check_identity, corrupt_run_error
+from fedwca.experiments.checkpoint import RESULTS, Checkpoint, read_checkpoint, write_checkpoint
 from fedwca.models import read_checksum
 
 __all__ = ["Checkpoint", "RunFolder", "SOURCE_FILE"]
@@ -55,7 +50,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = FileLock(path / ".lock", timeout=0)
-        self._results = path / "results.jsonl"
+        self._results = path / RESULTS
 
     @classmethod
     def open(cls, path: Path, settings: Json, identity: Json) -> "RunFolder":
@@ -65,16 +60,11 @@ class RunFolder:
         if not (path / "config.json").exists():
             with folder:  # the process that holds the lock removes stale files
                 folder.write_json("config.json", {"identity": identity, "settings": settings})
-        config = folder.read_json("config.json")
-        if config.get("identity") != identity:
+        if folder.read_json("config.json").get("identity") != identity:
             raise UserError(
                 f"{path} holds a run with another configuration, or its data have changed since. "
                 "Choose another --runs folder or move this one away."
             )
-        try:
-            check_identity(config)
-        except READ_ERRORS:
-            raise corrupt_run_error(path) from None
         return folder
 
     def __enter__(self) -> "RunFolder":
@@ -134,13 +124,8 @@ class RunFolder:
         results.jsonl has all of them unless it is corrupt or lost; a checkpoint has those before
         it, and result.json has the last.
         """
-        lines = [
-            line
-            for path in self._checkpoints()
-            for line in read_checkpoint_lines(path)
-            if line["round"] < _rounds_of(path)
-        ]
-        lines += read_lines(self._results, older=False)
+        files = [*(path / RESULTS for path in self._checkpoints()), self._results]
+        lines = [line for file in files for line in read_lines(file, older=False)]
         result = self._read_result()
         lines += [result] if result and isinstance(result.get("round"), int) else []
         by_round = {line["round"]: line for line in lines}
@@ -163,21 +148,13 @@ class RunFolder:
         for old in self._checkpoints()[:-CHECKPOINT_COUNT]:
             remove(old)
 
-    def load_checkpoint(self, every: int) -> Checkpoint | None:
-        """Return the newest valid checkpoint that has all lines of results before it.
-
-        Args:
-            every: rounds between evaluations, each of which has a line.
-        """
+    def load_checkpoint(self) -> Checkpoint | None:
+        """Return the newest valid checkpoint."""
         for path in reversed(self._checkpoints()):
             try:
-                checkpoint = read_checkpoint(path, self._digest())
+                return read_checkpoint(path, self._digest())
             except ValueError as error:
                 logger.warning("Ignoring %s: %s.", path.name, error)
-                continue
-            if {line["round"] for line in self.lines()} >= set(range(0, checkpoint.rounds, every)):
-                return checkpoint
-            logger.warning("Ignoring %s: earlier lines of results.jsonl are corrupt.", path.name)
         return None
 
     def _digest(self) -> str:

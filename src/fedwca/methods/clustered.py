@@ -51,7 +51,6 @@ class Clustered(Method):
             cluster nearest by weights; with "each" it starts a cluster.
         clustering_layer: the convolution that finch compares, from 1, or "all" parameters
             (BatchNorm's statistics, which are far larger numbers, do not count).
-        clustering_input: raw "weights" as the paper, or the "update" of the source model.
         cluster_mean: "plain" mean within a cluster, or weighted by "samples".
         aggregation: "mean", or one that a dishonest client cannot move far: the "median" of every
             number, a "trimmed_mean" without the fifth at either end, or the mean of "clipped"
@@ -61,7 +60,6 @@ class Clustered(Method):
 
     clustering: Clustering = "finch"
     clustering_layer: Layer = 1
-    clustering_input: Literal["weights", "update"] = "weights"
     cluster_mean: Weighting = "plain"
     aggregation: Aggregation = "mean"
 
@@ -98,18 +96,15 @@ class Clustered(Method):
     ) -> dict[str, Tensor]:
         """Return "cluster_of/CLIENT" of all clients in round 0, afterwards of newcomers only."""
         clusters = models_of(state, "cluster")
-        origin = state.models["source"] if self.clustering_input == "update" else None
         if any(group_of(reply) is not None for reply in replies.values()):
             found = _clusters_of_groups(state, replies)
         elif self.clustering == "each":
             found = _next_clusters(state, replies)
         elif not clusters:
-            found = cluster_clients(self.clustering, replies, self.clustering_layer, origin)
+            found = cluster_clients(self.clustering, replies, self.clustering_layer)
         else:
             found = {
-                client.name: nearest_cluster(
-                    reply.models[LOCAL], clusters, self.clustering_layer, origin
-                )
+                client.name: nearest_cluster(reply.models[LOCAL], clusters, self.clustering_layer)
                 for client, reply in replies.items()
                 if cluster_of(state, client) is None
             }
@@ -222,13 +217,11 @@ def cluster_clients(
     clustering: Clustering,
     replies: Mapping[Client, Record],
     layer: Layer,
-    origin: State | None,
 ) -> dict[str, int]:
     """Return the cluster of each client that replied.
 
     Args:
         replies: local models under "local", styles under "style".
-        origin: weights to subtract before finch compares models; None for raw weights.
     """
     clients = list(replies)
     if clustering == "domain":
@@ -237,17 +230,15 @@ def cluster_clients(
     if clustering == "style":
         labels = style_clusters(torch.stack([r.values["style"] for r in replies.values()]))
     else:
-        vectors = [_vector(r.models["local"], layer, origin) for r in replies.values()]
+        vectors = [_vector(r.models["local"], layer) for r in replies.values()]
         labels = first_neighbor_clusters(torch.stack(vectors))
     return {client.name: int(label) for client, label in zip(clients, labels, strict=True)}
 
 
-def nearest_cluster(
-    local: State, clusters: Sequence[State], layer: Layer, origin: State | None
-) -> int:
+def nearest_cluster(local: State, clusters: Sequence[State], layer: Layer) -> int:
     """Return the cluster whose model is nearest, by the weights that finch compares."""
-    rows = torch.stack([_vector(model, layer, origin) for model in clusters])
-    return nearest_row(_vector(local, layer, origin), rows)
+    rows = torch.stack([_vector(model, layer) for model in clusters])
+    return nearest_row(_vector(local, layer), rows)
 
 
 def client_style(images: UnlabeledImages, rng: torch.Generator) -> Tensor:
@@ -280,10 +271,8 @@ def _next_clusters(state: Record, replies: Mapping[Client, Record]) -> dict[str,
     return {name: count + place for place, name in enumerate(new)}
 
 
-def _vector(state: State, layer: Layer, origin: State | None) -> Tensor:
-    names = _compared_weights(state, layer)
-    vector = flatten(state, names)
-    return vector if origin is None else vector - flatten(origin, names)
+def _vector(state: State, layer: Layer) -> Tensor:
+    return flatten(state, _compared_weights(state, layer))
 
 
 def _compared_weights(state: State, layer: Layer) -> list[str]:

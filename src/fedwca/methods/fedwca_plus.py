@@ -74,13 +74,15 @@ class FedWCAPlus(FedWCA):
     ) -> Tensor:
         if not self.by_agreement:
             return super()._model_weights(values, client, own, C)
-        progress = int(values["round"]) / max(1, self.rounds)
-        names = [name.removeprefix("agreement/") for name in values if "agreement/" in name]
+        clients = [name for name in values if name.startswith("cluster_of/")]
+        reported = (values.get(f"agreement/{name.partition('/')[2]}") for name in clients)
         return agreement_weights(
-            torch.stack([values[f"agreement/{name}"] for name in names]),
-            torch.stack([values[f"cluster_of/{name}"] for name in names]),
+            torch.tensor(
+                [1.0 if agreement is None else float(agreement) for agreement in reported]
+            ),
+            torch.stack([values[name] for name in clients]),
             C,
-            self.trust * (1 - progress),
+            self.trust * (1 - int(values["round"]) / max(1, self.rounds)),
         )
 
     def _model_weights_by_client(
@@ -101,7 +103,7 @@ class FedWCAPlus(FedWCA):
         rng: torch.Generator,
     ) -> Adaptation:
         adapted = super().adapt(model, images, message, memory, rng)
-        if not self.by_agreement:
+        if not self._reports_agreement:
             return adapted
         f_k = adapted.reply.models["local"]
         load(model, f_k, images, self.training.batch_norm, adapted.memory)
@@ -114,13 +116,19 @@ class FedWCAPlus(FedWCA):
 
     def replies(self, message: Record) -> Schema:
         schema = super().replies(message)
-        return {**schema, "agreement": _AGREEMENT} if self.by_agreement else schema
+        return {**schema, "agreement": _AGREEMENT} if self._reports_agreement else schema
+
+    @property
+    def _reports_agreement(self) -> bool:
+        return self.by_agreement and self.trust > 0
 
     # --- capabilities ---------------------------------------------------------------------------
 
     def disclosures(self) -> dict[str, str | None]:
         if not self.by_agreement:
             return super().disclosures()
-        disclosed = {**super().disclosures(), "agreement": "method.by_agreement = false"}
+        disclosed = {**super().disclosures()}
         disclosed.pop("cluster weights", None)
+        if self._reports_agreement:
+            disclosed["agreement"] = "method.trust = 0"
         return disclosed

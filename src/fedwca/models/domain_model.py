@@ -102,7 +102,7 @@ class DomainModel(nn.Module):
         copy_state(state, self.feature_state())
 
     def classifier_weight(self) -> Tensor:
-        """Return the class vectors w_m, [M, q], detached and not to be written to."""
+        """Return the class vectors w_m, [M, q], detached; do not write to it."""
         return self.classifier.weight.detach()
 
     def freeze_classifier(self) -> None:

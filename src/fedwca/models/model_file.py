@@ -12,11 +12,15 @@ from torch import Tensor
 
 from fedwca._support.errors import UserError
 from fedwca._support.files import CHECKSUM
-from fedwca._support.parse import parse_json
+from fedwca._support.text import parse_json
 from fedwca.models.domain_model import DomainModel, copy_state
-from fedwca.models.pytorch_file import load_pytorch_file
 from fedwca.models.spec import ModelDescription
-from fedwca.models.tensor_file import load_tensors, read_metadata, save_tensors
+from fedwca.models.tensor_file import (
+    load_pytorch_file,
+    load_tensors,
+    read_metadata,
+    save_tensors,
+)
 
 __all__ = [
     "DESCRIPTION",
@@ -55,9 +59,9 @@ def load_model(path: str | Path) -> tuple[DomainModel, ModelDescription]:
     description = parse_description(metadata[DESCRIPTION], path)
     with torch.random.fork_rng(devices=[]):
         # A small file may describe a huge network: compare names and shapes before using memory.
-        _load_whole(description.build_without_weights(), weights, path)
+        _load_state(description.build_without_weights().state_dict(), weights, path)
         model = description.build()
-    _load_whole(model, weights, path)
+    _load_state(model.state_dict(), weights, path)
     model.freeze_classifier()
     return model.eval(), description
 
@@ -89,7 +93,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
 
 def load_weights(model: DomainModel, path: str | Path) -> None:
     """Fill the whole model from a file that holds every one of its tensors and no other."""
-    _load_whole(model, read_weights(path), path)
+    _load_state(model.state_dict(), read_weights(path), path)
 
 
 def load_backbone(model: DomainModel, path: str | Path) -> None:
@@ -107,7 +111,7 @@ def load_backbone(model: DomainModel, path: str | Path) -> None:
         for name, value in (backbone or weights).items()
         if name in target or not name.startswith(_HEADS)
     }
-    _load_state(target, needed, path, "give a file of the same backbone")
+    _load_state(target, needed, path)
 
 
 def read_class_names(path: str | Path) -> tuple[str, ...]:
@@ -146,20 +150,18 @@ def parse_description(text: str, path: str | Path) -> ModelDescription:
         ) from None
 
 
-def _load_whole(model: DomainModel, weights: Mapping[str, Tensor], path: str | Path) -> None:
-    remedy = "build the model with the file's own backbone, image_size, bottleneck and classes"
-    _load_state(model.state_dict(), weights, path, remedy)
-
-
 def _load_state(
-    target: Mapping[str, Tensor], weights: Mapping[str, Tensor], path: str | Path, remedy: str
+    target: Mapping[str, Tensor], weights: Mapping[str, Tensor], path: str | Path
 ) -> None:
     # Old files lack BatchNorm's counters, which change no output.
     counters = {name: t for name, t in target.items() if name.endswith("num_batches_tracked")}
     try:
         copy_state({**counters, **weights}, target)
     except ValueError as error:
-        raise UserError(f"{path}: {error}; {remedy}.") from None
+        raise UserError(
+            f"{path}: {error}; use a file of the same backbone, and for a whole model also of the "
+            "same image_size, bottleneck and classes."
+        ) from None
 
 
 def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -184,13 +186,11 @@ def _unwrap_state(content: Any, path: Path) -> dict[str, Tensor]:
     for key in _WRAPPERS:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
-    if not isinstance(content, Mapping) or not all(map(_is_real_tensor, content.values())):
+    if not isinstance(content, Mapping) or not all(
+        isinstance(value, Tensor) and not value.is_complex() for value in content.values()
+    ):
         raise UserError(f"{path} does not hold named tensors; save the model's state_dict() alone.")
     state = {str(name): value.detach() for name, value in content.items()}
     if all(name.startswith("module.") for name in state):  # added by torch's DataParallel
         return {name.removeprefix("module."): value for name, value in state.items()}
     return state
-
-
-def _is_real_tensor(value: Any) -> bool:
-    return isinstance(value, Tensor) and not value.is_complex()

@@ -3,13 +3,11 @@
 import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
-from fedwca.data.augment import Transform
+from fedwca.data.augment import Channels, Transform
 from fedwca.models.backbones.base import StrideOn
 from fedwca.models.domain_model import ClassifierKind, DomainModel, build_model
 
 __all__ = ["Architecture", "ModelDescription", "NetworkSpec"]
-
-Channels = tuple[float, float, float]
 
 
 class Architecture(BaseModel):

@@ -1,11 +1,11 @@
 """The guarantee (ε, δ) of [privacy] by Rényi accounting, and which methods it covers."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fedwca._support.errors import UserError
 from fedwca.methods.base import Method
 from fedwca.methods.capabilities import Discloses
-from fedwca.privacy.settings import Privacy
+from fedwca.privacy.mechanism import Privacy
 
 __all__ = ["Guarantee", "check_disclosures", "compute_epsilon", "compute_guarantee"]
 
@@ -47,18 +47,13 @@ def compute_epsilon(noise_multiplier: float, rounds: int, delta: float) -> float
     """Return ε after rounds of noise z·C on updates of length C, by Rényi accounting."""
     if rounds == 0:
         return 0.0
-    accounting = _import_accounting()
-    accountant = accounting.rdp.RdpAccountant()
-    accountant.compose(accounting.GaussianDpEvent(noise_multiplier / _SENSITIVITY), rounds)
-    return float(accountant.get_epsilon(delta))
-
-
-def _import_accounting() -> Any:
     try:
-        import dp_accounting
-        import dp_accounting.rdp
+        from dp_accounting import GaussianDpEvent
+        from dp_accounting.rdp import RdpAccountant
     except ImportError:
         raise UserError(
             "[privacy] needs Google's dp-accounting to compute ε: run pip install 'fedwca[privacy]'"
         ) from None
-    return dp_accounting
+    accountant = RdpAccountant()
+    accountant.compose(GaussianDpEvent(noise_multiplier / _SENSITIVITY), rounds)
+    return float(accountant.get_epsilon(delta))

@@ -7,22 +7,36 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from fedwca._support.files import open_regular_file, read_optional_json
-from fedwca.report.clusters import chance_purity, purity
-from fedwca.report.runs import RunView
-from fedwca.report.significance import paired_difference
-from fedwca.report.tables import group_by_variant, planned_rounds
+from fedwca._support.files import read_optional_json
+from fedwca.experiments.run_schema import READ_ERRORS, corrupt_run_error
+from fedwca.report.measures import chance_purity, paired_difference, purity
+from fedwca.report.runs import RunView, flat_records
+from fedwca.report.tables import group_by_source, group_by_variant
 
-__all__ = ["comparison_data", "run_data"]
+__all__ = ["page_data"]
 
 Json = dict[str, Any]
 _LOG_LINES = 200
+# Numbers of a record that have no plot of their own.
+_NO_SERIES = ("round", "cluster", "correct", "total", "init_confidence")
 
 
-def run_data(run: RunView, *, images: bool = True) -> Json:
-    """Return the data of the page of one run."""
-    clients = _mappings(read_optional_json(run.path / "clients.json").get("clients"))
-    names = _client_names(run)
+def page_data(runs: Sequence[RunView], *, images: bool = True) -> Json:
+    """Return the data that the page of one run, or of several, shows."""
+    if len(runs) > 1:
+        return _comparison_data(runs)
+    try:
+        return _run_data(runs[0], images)
+    except READ_ERRORS:
+        raise corrupt_run_error(runs[0].path) from None
+
+
+# --- one run ------------------------------------------------------------------------------------
+
+
+def _run_data(run: RunView, images: bool) -> Json:
+    examples = read_optional_json(run.path / "examples.json") if images else {}
+    names = list(dict.fromkeys(chain.from_iterable(line["clients"] for line in run.lines)))
     return {
         "kind": "run",
         "name": run.name,
@@ -31,36 +45,36 @@ def run_data(run: RunView, *, images: bool = True) -> Json:
         "seed": run.seed,
         "done": run.done,
         "rounds_done": run.rounds,
-        "rounds_planned": planned_rounds(run),
-        "clients": [_client_data(run, name, clients.get(name, {})) for name in names],
+        "rounds_planned": run.planned_rounds,
+        "clients": _client_rows(run, names),
         "purity": _purity(run),
         "rounds": [line["round"] for line in run.lines],
         "series": _series(run, names),
         "weights": _weights(run, names),
         "costs": _costs(run),
-        "examples": _example_images(run.path / "examples.json") if images else {},
-        "sites": _mappings(read_optional_json(run.path / "sites.json")),
+        "examples": examples.get("clients", {}),
+        "sites": read_optional_json(run.path / "sites.json"),
         "log": _log_tail(run.path / "log.txt"),
     }
 
 
-def _client_names(run: RunView) -> list[str]:
-    """Return all clients of any line, in the order of their first appearance."""
-    return list(dict.fromkeys(chain.from_iterable(line["clients"] for line in run.lines)))
-
-
-def _client_data(run: RunView, name: str, images: Json) -> Json:
-    scored = [line["clients"][name] for line in run.lines if name in line["clients"]]
-    last = scored[-1]
-    return {
-        "name": name,
-        "domain": last.get("domain", ""),
-        "cluster": run.clusters.get(name),
-        "images": len(images["train"]) if isinstance(images.get("train"), list) else None,
-        "accuracy": _round(last.get("accuracy")),
-        "first_accuracy": _round(scored[0].get("accuracy")),
-        "confidence": _round(last.get("confidence")),
-    }
+def _client_rows(run: RunView, names: Sequence[str]) -> list[Json]:
+    files = read_optional_json(run.path / "clients.json").get("clients", {})
+    rows = []
+    for name in names:
+        scores = [line["clients"][name] for line in run.lines if name in line["clients"]]
+        rows.append(
+            {
+                "name": name,
+                "domain": scores[-1].get("domain", ""),
+                "cluster": run.clusters.get(name),
+                "images": len(files[name]["train"]) if name in files else None,
+                "accuracy": _round(scores[-1].get("accuracy")),
+                "first_accuracy": _round(scores[0].get("accuracy")),
+                "confidence": _round(scores[-1].get("confidence")),
+            }
+        )
+    return rows
 
 
 def _purity(run: RunView) -> Json | None:
@@ -75,54 +89,29 @@ def _purity(run: RunView) -> Json | None:
 
 def _series(run: RunView, names: Sequence[str]) -> Json:
     """Return a value for each line by quantity and client, None where it is unknown."""
-    scores = {
-        quantity: {
-            name: [_round(line["clients"].get(name, {}).get(quantity)) for line in run.lines]
+    records = {(record["round"], record["client"]): record for record in flat_records(run)}
+    for record in records.values():
+        # SND of the own cluster's model, which β compares with that of the blend.
+        scores = record.pop("beta_scores", None)
+        record["density"] = scores[0] if scores else None
+    rounds = [line["round"] for line in run.lines]
+    series = {}
+    for quantity in dict.fromkeys(chain.from_iterable(records.values())):
+        values = {
+            name: [_round(records.get((n, name), {}).get(quantity)) for n in rounds]
             for name in names
         }
-        for quantity in ("accuracy", "confidence")
-    }
-    health_by_line = [line.get("health", {}) for line in run.lines]
-    health = {
-        quantity: {
-            name: [_health_value(h.get(name, {}), quantity) for h in health_by_line]
-            for name in names
-        }
-        for quantity in _health_names(run)
-    }
-    health.pop("confidence", None)  # f_init's: the scores have that of the model in use
-    series = {**scores, **health}
-    return {k: by for k, by in series.items() if _known(chain.from_iterable(by.values()))}
-
-
-def _health_names(run: RunView) -> list[str]:
-    """Return the names of the clients' log numbers; `density` stands for `beta_scores`."""
-    names: dict[str, None] = {}
-    for line in run.lines:
-        for health in line.get("health", {}).values():
-            names |= {name: None for name, v in health.items() if not isinstance(v, list)}
-            if "beta_scores" in health:
-                names["density"] = None
-    return list(names)
-
-
-def _health_value(health: Json, quantity: str) -> float | None:
-    if quantity != "density":
-        return _round(health.get(quantity))
-    # SND of the own cluster's model, which β compares with that of the blend.
-    scores = health.get("beta_scores")
-    return _round(scores[0]) if isinstance(scores, list) and scores else None
+        if quantity not in _NO_SERIES and _known(chain.from_iterable(values.values())):
+            series[quantity] = values
+    return series
 
 
 def _weights(run: RunView, names: Sequence[str]) -> Json | None:
     """Return v_k of every client for each round that has any."""
-    rounds = []
-    for line in run.lines:
-        server = line.get("server", {})
-        weights = {name: server[f"v/{name}"] for name in names if f"v/{name}" in server}
-        if weights:
-            values = {name: [_round(v) for v in row] for name, row in weights.items()}
-            rounds.append({"round": line["round"], "values": values})
+    rounds = [
+        {"round": number, "values": {n: list(map(_round, by[n])) for n in names if n in by}}
+        for number, by in run.weights.items()
+    ]
     return {"rounds": rounds} if rounds else None
 
 
@@ -136,49 +125,49 @@ def _costs(run: RunView) -> Json:
     }
 
 
-def comparison_data(runs: Sequence[RunView]) -> Json:
+def _log_tail(path: Path) -> list[str]:
+    if not path.is_file():
+        return []
+    return path.read_text("utf-8", "replace").splitlines()[-_LOG_LINES:]
+
+
+# --- several runs -------------------------------------------------------------------------------
+
+
+def _comparison_data(runs: Sequence[RunView]) -> Json:
     """Return the data of several runs, grouped by benchmark and source."""
-    groups: dict[tuple[str, str], list[RunView]] = {}
-    for run in runs:
-        data = run.settings["data"]
-        groups.setdefault((data["benchmark"], data["source"]), []).append(run)
     return {
         "kind": "comparison",
-        "runs": [_run_line(run) for run in runs],
-        "groups": [_group_data(key, members) for key, members in groups.items()],
+        "runs": [_run_row(run) for run in runs],
+        "groups": [_group_data(*key, members) for key, members in group_by_source(runs).items()],
     }
 
 
-def _run_line(run: RunView) -> Json:
+def _run_row(run: RunView) -> Json:
     return {
         "name": run.name,
         "method": run.method,
         "seed": run.seed,
         "rounds": run.rounds,
-        "planned": planned_rounds(run),
+        "planned": run.planned_rounds,
         "done": run.done,
         "accuracy": _round(run.accuracy),
     }
 
 
-def _group_data(key: tuple[str, str], runs: list[RunView]) -> Json:
-    benchmark, source = key
+def _group_data(benchmark: str, source: str, runs: list[RunView]) -> Json:
     methods = [_method_data(name, group) for name, group in group_by_variant(runs)]
-    domains = dict.fromkeys(
-        d for run in runs for d in run.last.get("accuracy", {}).get("domains", {})
-    )
     return {
         "benchmark": benchmark,
         "source": source,
-        "domains": list(domains),
+        "domains": list(dict.fromkeys(d for run in runs for d in run.domain_accuracies)),
         "methods": methods,
         "differences": _differences(methods),
     }
 
 
 def _method_data(name: str, runs: list[RunView]) -> Json:
-    scores = [run.last.get("accuracy", {}).get("domains", {}) for run in runs]
-    domains = list(dict.fromkeys(chain.from_iterable(scores)))
+    domains = dict.fromkeys(d for run in runs for d in run.domain_accuracies)
     return {
         "name": name,
         "seeds": [run.seed for run in runs],
@@ -186,7 +175,7 @@ def _method_data(name: str, runs: list[RunView]) -> Json:
         "done": all(run.done for run in runs),
         "means": {run.seed: run.accuracy for run in runs if run.accuracy is not None},
         "mean": _spread([run.accuracy for run in runs]),
-        "domains": {d: _spread([score.get(d) for score in scores]) for d in domains},
+        "domains": {d: _spread([run.domain_accuracies.get(d) for run in runs]) for d in domains},
         "curve": _curve(runs),
     }
 
@@ -196,7 +185,7 @@ def _curve(runs: Sequence[RunView]) -> list[Json]:
     by_round: dict[int, list[float | None]] = {}
     for run in runs:
         for line in run.lines:
-            by_round.setdefault(line["round"], []).append(line.get("accuracy", {}).get("mean"))
+            by_round.setdefault(line["round"], []).append(line["accuracy"]["mean"])
     return [{"round": r, **_spread(values)} for r, values in sorted(by_round.items())]
 
 
@@ -211,18 +200,17 @@ def _spread(values: Iterable[float | None]) -> Json:
 
 def _differences(methods: Sequence[Json]) -> list[Json]:
     """Compare the best method with each other one, paired over the seeds of both."""
-    scored = [method for method in methods if method["mean"]["mean"] is not None]
-    if len(scored) < 2:
+    scored = [method for method in methods if method["means"]]
+    if not scored:
         return []
     best = max(scored, key=lambda method: method["mean"]["mean"])
     rows = []
     for other in scored:
-        seeds = sorted(best["means"].keys() & other["means"].keys())
-        if other is best or len(seeds) < 2:
+        if other is best:
             continue
-        difference = paired_difference(
-            [best["means"][seed] for seed in seeds], [other["means"][seed] for seed in seeds]
-        )
+        seeds = sorted(best["means"].keys() & other["means"].keys())
+        ours, theirs = ([method["means"][seed] for seed in seeds] for method in (best, other))
+        difference = paired_difference(ours, theirs)
         if difference is not None:
             values = {key: _round(value) for key, value in difference._asdict().items()}
             rows.append({"best": best["name"], "other": other["name"], **values})
@@ -238,30 +226,3 @@ def _round(value: Any) -> float | None:
     if not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(f"{value:.4g}")
-
-
-def _mappings(content: Any) -> dict[str, Json]:
-    """Return the entries of a file that are mappings; ignore corrupt ones."""
-    if not isinstance(content, dict):
-        return {}
-    return {name: value for name, value in content.items() if isinstance(value, dict)}
-
-
-def _example_images(path: Path) -> dict[str, list[str]]:
-    """Return each client's example images as base64; ignore corrupt entries."""
-    clients = read_optional_json(path).get("clients")
-    if not isinstance(clients, dict):
-        return {}
-    return {
-        name: [image for image in images if isinstance(image, str)]
-        for name, images in clients.items()
-        if isinstance(images, list)
-    }
-
-
-def _log_tail(path: Path) -> list[str]:
-    try:
-        with open_regular_file(path) as file:
-            return file.read().decode("utf-8", "replace").splitlines()[-_LOG_LINES:]
-    except OSError:
-        return []

@@ -45,6 +45,12 @@ class RunView:
         return int(self.lines[-1]["round"]) if self.lines else 0
 
     @property
+    def planned_rounds(self) -> int:
+        """Number of rounds of the finished run."""
+        trains_nothing = self.settings["method"]["name"] == "source_only"
+        return 0 if trains_nothing else int(self.settings["training"]["rounds"])
+
+    @property
     def last(self) -> dict[str, Any]:
         """The newest result line; empty before the first."""
         return self.lines[-1] if self.lines else {}
@@ -54,6 +60,12 @@ class RunView:
         """Mean accuracy over clients, where labels exist."""
         mean = self.last.get("accuracy", {}).get("mean")
         return None if mean is None else float(mean)
+
+    @property
+    def domain_accuracies(self) -> dict[str, float | None]:
+        """Mean accuracy over the clients of each domain, where labels exist."""
+        domains: dict[str, float | None] = self.last.get("accuracy", {}).get("domains", {})
+        return domains
 
     @property
     def privacy(self) -> str:
@@ -66,19 +78,27 @@ class RunView:
         return f"ε = {epsilon:.3g}, δ = {delta:g} after {rounds} rounds"
 
     @property
+    def weights(self) -> dict[int, dict[str, list[float]]]:
+        """The cluster weights v_k of each round, by client; only rounds that have any."""
+        rounds = {int(line["round"]): _entries(line, "v/") for line in self.lines}
+        return {number: weights for number, weights in rounds.items() if weights}
+
+    @property
     def clusters(self) -> dict[str, int]:
         """The cluster of each client; empty if the method has none."""
-        return {
-            name.removeprefix("cluster_of/"): int(value)
-            for name, value in self.last.get("server", {}).items()
-            if name.startswith("cluster_of/")
-        }
+        return _entries(self.last, "cluster_of/")
 
     @property
     def domains(self) -> dict[str, str]:
         """The true domain of each client that has a cluster."""
         clusters, scores = self.clusters, self.last.get("clients", {})
         return {name: score["domain"] for name, score in scores.items() if name in clusters}
+
+
+def _entries(line: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """Return the server's numbers whose name has this prefix, by the rest of the name."""
+    numbers = line.get("server", {}).items()
+    return {name.removeprefix(prefix): n for name, n in numbers if name.startswith(prefix)}
 
 
 def read_run(path: Path) -> RunView:
@@ -89,21 +109,16 @@ def read_run(path: Path) -> RunView:
     try:
         settings = read_settings(read_json(config))
         final = read_verified(path / "result.json", older=True)  # None if corrupt
-        run = RunView(path, settings, tuple(_lines(path, final)), final is not None)
+        lines = read_lines(path / "results.jsonl")
+        if final is not None:
+            lines = [line for line in lines if line["round"] < final["round"]] + [final]
+        run = RunView(path, settings, tuple(lines), final is not None)
         for line in run.lines:
             check_line(line)
         _ = run.privacy
     except READ_ERRORS:
         raise corrupt_run_error(path) from None
     return run
-
-
-def _lines(path: Path, final: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """Return the result lines; the final one comes from its own file once the run is done."""
-    lines = read_lines(path / "results.jsonl")
-    if final is None:
-        return lines
-    return [line for line in lines if line["round"] < final["round"]] + [final]
 
 
 def find_runs(root: Path) -> tuple[list[RunView], list[str]]:

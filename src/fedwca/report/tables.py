@@ -1,24 +1,50 @@
-"""Tables of results, as rows of text."""
+"""Tables of results as rows of text, and as Markdown, CSV and LaTeX."""
 
+import csv
+import html
+import io
+import re
 from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
 from typing import NamedTuple
 
-from fedwca.report.clusters import chance_purity, purity
+from fedwca._support.text import to_single_line
+from fedwca.report.measures import chance_purity, purity
 from fedwca.report.runs import RunView
 
 __all__ = [
     "Table",
     "accuracy_tables",
     "cluster_table",
+    "group_by_source",
     "group_by_variant",
-    "planned_rounds",
+    "latex_document",
+    "markdown_document",
     "run_table",
     "spread",
+    "to_csv",
+    "to_markdown",
 ]
 
 # Settings in which the runs of one row may differ.
 _IGNORED_SETTINGS = ("run.seed", "run.workers", "run.device", "run.checkpoint_every")
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": "$<$",
+    ">": "$>$",
+    "|": "$|$",
+    "[": "{[}",  # at the start of a row it would begin an option
+    "]": "{]}",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "→": r"$\to$",
+    "−": "$-$",
+    "–": "--",
+    "…": r"\dots{}",
+}
 
 
 class Table(NamedTuple):
@@ -34,23 +60,19 @@ def accuracy_tables(runs: Sequence[RunView]) -> list[Table]:
 
     Runs that differ only in the seed make one row: mean ± sample standard deviation.
     """
-    groups: dict[tuple[str, str], list[RunView]] = {}
-    for run in runs:
-        if run.accuracy is not None:
-            data = run.settings["data"]
-            groups.setdefault((data["benchmark"], data["source"]), []).append(run)
     tables = []
-    for (benchmark, source), group in groups.items():
+    scored = [run for run in runs if run.accuracy is not None]
+    for (benchmark, source), group in group_by_source(scored).items():
         source_name = f"source {source}" if source else "given source model"
         tables.append(_accuracy_table(f"{benchmark}, {source_name}: accuracy (%)", group))
     return tables
 
 
 def _accuracy_table(title: str, runs: list[RunView]) -> Table:
-    domains = list(dict.fromkeys(d for r in runs for d in r.last["accuracy"]["domains"]))
+    domains = list(dict.fromkeys(d for r in runs for d in r.domain_accuracies))
     rows = []
     for name, group in group_by_variant(runs):
-        by_domain = [[r.last["accuracy"]["domains"].get(d) for r in group] for d in domains]
+        by_domain = [[r.domain_accuracies.get(d) for r in group] for d in domains]
         cells = [spread(values) for values in (*by_domain, [r.accuracy for r in group])]
         rounds = "/".join(sorted({str(r.rounds) for r in group}))
         if not all(r.done for r in group):
@@ -59,16 +81,22 @@ def _accuracy_table(title: str, runs: list[RunView]) -> Table:
     return Table(title, ["method", *domains, "mean", "seeds", "rounds"], rows)
 
 
+def group_by_source(runs: Iterable[RunView]) -> dict[tuple[str, str], list[RunView]]:
+    """Group runs by benchmark and source."""
+    groups: dict[tuple[str, str], list[RunView]] = {}
+    for run in runs:
+        data = run.settings["data"]
+        groups.setdefault((data["benchmark"], data["source"]), []).append(run)
+    return groups
+
+
 def group_by_variant(runs: list[RunView]) -> list[tuple[str, list[RunView]]]:
     """Group runs by all settings but the seed; name each group by what makes it different."""
     groups: dict[str, list[RunView]] = {}
     for run in {run.path.resolve(): run for run in runs}.values():
         groups.setdefault(repr(_flat_settings(run)), []).append(run)
-    variants: dict[str, list[dict[str, object]]] = {}
-    for group in groups.values():
-        variants.setdefault(group[0].method, []).append(_flat_settings(group[0]))
-    names = [_variant_name(group[0], variants[group[0].method]) for group in groups.values()]
-    return list(zip(names, groups.values(), strict=True))
+    firsts = [group[0] for group in groups.values()]
+    return [(_variant_name(group[0], firsts), group) for group in groups.values()]
 
 
 def _flat_settings(run: RunView) -> dict[str, object]:
@@ -77,8 +105,10 @@ def _flat_settings(run: RunView) -> dict[str, object]:
     return {name: value for name, value in flat.items() if name not in _IGNORED_SETTINGS}
 
 
-def _variant_name(run: RunView, variants: list[dict[str, object]]) -> str:
+def _variant_name(run: RunView, others: Sequence[RunView]) -> str:
+    """Return the method, with the settings in which others of this method differ."""
     own = _flat_settings(run)
+    variants = [_flat_settings(other) for other in others if other.method == run.method]
     different = [key for key in own if any(v.get(key) != own[key] for v in variants)]
     details = [f"{key.split('.', 1)[1]}={own[key]}" for key in different]
     return f"{run.method} ({', '.join(details)})" if details else run.method
@@ -117,7 +147,7 @@ def run_table(runs: Sequence[RunView]) -> Table:
     rows = [
         [
             run.name,
-            f"{run.rounds}/{planned_rounds(run)}",
+            f"{run.rounds}/{run.planned_rounds}",
             "–" if run.accuracy is None else f"{100 * run.accuracy:.1f}",
             "done" if run.done else "unfinished",
         ]
@@ -126,7 +156,65 @@ def run_table(runs: Sequence[RunView]) -> Table:
     return Table("runs", ["run", "rounds", "accuracy", "state"], rows)
 
 
-def planned_rounds(run: RunView) -> int:
-    """Return how many rounds the finished run has."""
-    trains_nothing = run.settings["method"]["name"] == "source_only"
-    return 0 if trains_nothing else int(run.settings["training"]["rounds"])
+# --- documents ----------------------------------------------------------------------------------
+
+
+def markdown_document(caption: str, tables: Sequence[Table], notes: Sequence[str]) -> str:
+    """Return a caption, tables and notes."""
+    first, *others = tables
+    parts = [caption, to_markdown(first)]
+    for table in others:
+        parts += [f"{table.title}:", to_markdown(table)]
+    if notes:
+        parts.append("\n".join(f"- {note}" for note in notes))
+    return "\n\n".join(parts) + "\n"
+
+
+def to_markdown(table: Table) -> str:
+    """Return a table without its title; names in it are never markup."""
+    lines = [table.header, ["---"] + ["---:"] * (len(table.header) - 1), *table.rows]
+    cells = [[_escape_markdown(cell) for cell in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def _escape_markdown(cell: str) -> str:
+    text = html.escape(to_single_line(cell), quote=False)
+    return re.sub(r"([|`\[\]\\])", r"\\\1", text)
+
+
+def to_csv(table: Table) -> str:
+    """Return comma-separated values with a header."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for row in (table.header, *table.rows):
+        writer.writerow([to_single_line(cell) for cell in row])
+    return text.getvalue()
+
+
+def latex_document(caption: str, label: str, tables: Sequence[Table], notes: Sequence[str]) -> str:
+    """Return a table environment that needs no LaTeX package."""
+    lines = [r"\begin{table*}[t]", r"\centering", r"\small"]
+    lines.append(rf"\caption{{{_escape_latex(caption)}}}")
+    lines.append(rf"\label{{tab:{label}}}")
+    for number, table in enumerate(tables):
+        if number:
+            lines.append(rf"\par\medskip {_escape_latex(table.title)}\par\smallskip")
+        lines += _tabular(table)
+    if notes:
+        lines.append(r"\par\smallskip\footnotesize")
+        lines.append(_escape_latex("; ".join(notes)) + ".")
+    return "\n".join([*lines, r"\end{table*}"]) + "\n"
+
+
+def _tabular(table: Table) -> list[str]:
+    columns = "l" + "r" * (len(table.header) - 1)
+    header, *rows = (
+        " & ".join(_escape_latex(cell) for cell in row) + r" \\"
+        for row in (table.header, *table.rows)
+    )
+    start = rf"\begin{{tabular}}{{{columns}}}\hline"
+    return [start, header + r" \hline", *rows, r"\hline", r"\end{tabular}"]
+
+
+def _escape_latex(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in to_single_line(text, 2000))

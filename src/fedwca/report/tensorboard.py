@@ -7,13 +7,12 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
 from fedwca._support.errors import UserError
-from fedwca._support.files import read_json, write_atomically
-from fedwca._support.temporary_files import remove_stale_files
+from fedwca._support.files import read_optional_json, write_atomically
 from fedwca._support.text import escape_unprintable, to_single_line
 from fedwca.experiments.run_schema import READ_ERRORS, corrupt_run_error
 from fedwca.report.runs import RunView, flat_records
@@ -29,23 +28,17 @@ EVENTS = "events.out.tfevents.0.fedwca"
 
 _COSTS = ("bytes_down", "bytes_up", "seconds")
 _NO_CURVE = ("round", "cluster", "correct", "total")  # numbers of a record
-_LARGEST_EXAMPLE = 512  # pixels
 _LONGEST_NAME = 24  # characters of a client's name beside its weights
 
-
-class _Value(NamedTuple):
-    round: int
-    tag: str
-    content: float | bytes  # a number or a PNG
+_Value = tuple[int, str, float | bytes]  # round, tag, and a number or a PNG
 
 
 def write_events(run: RunView, folder: Path) -> Path:
     """Write a run's events into a folder, replacing earlier ones; return the file."""
     try:
         content = _encode(run, [*_curves(run), *_weight_maps(run), *_examples(run)])
-    except READ_ERRORS:
+    except (*READ_ERRORS, SyntaxError):  # Pillow's for a corrupt PNG
         raise corrupt_run_error(run.path) from None
-    remove_stale_files(run.path)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / EVENTS, content)
     return folder / EVENTS
@@ -63,25 +56,23 @@ def _curves(run: RunView) -> Iterator[_Value]:
         }
         for tag, value in values.items():
             if _is_number(value):
-                yield _Value(line["round"], tag, float(value))
+                yield line["round"], tag, float(value)
     yield from _client_curves(run)
 
 
 def _client_curves(run: RunView) -> Iterator[_Value]:
     by_round: dict[tuple[int, str], list[float]] = {}
     for record in flat_records(run):
-        for name, number in _numbers(record).items():
-            yield _Value(record["round"], f"{name} by client/{record['client']}", number)
-            by_round.setdefault((record["round"], name), []).append(number)
+        number, client = record["round"], record["client"]
+        for name, value in record.items():
+            if name not in _NO_CURVE and _is_number(value):
+                yield number, f"{name} by client/{client}", float(value)
+                by_round.setdefault((number, name), []).append(float(value))
         for cluster, weight in enumerate(record["weights"] or ()):
-            yield _Value(record["round"], f"weights of {record['client']}/{cluster}", float(weight))
-    for (round_number, name), numbers in by_round.items():
+            yield number, f"weights of {client}/{cluster}", float(weight)
+    for (number, name), values in by_round.items():
         if name != "accuracy":  # the result line has its mean
-            yield _Value(round_number, f"mean over clients/{name}", fmean(numbers))
-
-
-def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
-    return {n: float(v) for n, v in record.items() if n not in _NO_CURVE and _is_number(v)}
+            yield number, f"mean over clients/{name}", fmean(values)
 
 
 def _is_number(value: object) -> bool:
@@ -93,10 +84,7 @@ def _is_number(value: object) -> bool:
 
 def _weight_maps(run: RunView) -> Iterator[_Value]:
     """Yield a heat map of all v_k for each round: a row for each client, a column per cluster."""
-    rounds: dict[int, dict[str, Sequence[float]]] = {}
-    for record in flat_records(run):
-        if record["weights"]:
-            rounds.setdefault(record["round"], {})[record["client"]] = record["weights"]
+    rounds = run.weights
     if not rounds:
         return
     clients = list(dict.fromkeys(client for weights in rounds.values() for client in weights))
@@ -114,7 +102,7 @@ def _weight_maps(run: RunView) -> Iterator[_Value]:
             warnings.simplefilter("ignore")  # names in scripts that the font lacks
             figure.savefig(png, format="png")
         figure.set_layout_engine("none")  # the first layout suits all rounds
-        yield _Value(number, "cluster weights by round", png.getvalue())
+        yield number, "cluster weights by round", png.getvalue()
 
 
 def _weight_figure(
@@ -140,21 +128,16 @@ def _weight_figure(
 
 def _examples(run: RunView) -> Iterator[_Value]:
     """Yield a strip of images for each client, if the run has stored any."""
-    file = run.path / "examples.json"
-    if not file.is_file():
-        return
-    try:
-        clients = read_json(file)["clients"]
-        strips = {client: _join_images(pngs) for client, pngs in clients.items() if pngs}
-    except (*READ_ERRORS, SyntaxError, Image.DecompressionBombError):
-        raise UserError(f"{file} is corrupt: delete it to continue without examples") from None
-    for client, strip in strips.items():
-        yield _Value(0, f"examples/{client}", strip)
+    clients = read_optional_json(run.path / "examples.json").get("clients", {})
+    for client, images in clients.items():
+        if images:
+            yield 0, f"examples/{client}", _join_images(images)
 
 
 def _join_images(encoded: Sequence[str]) -> bytes:
     """Return images side by side, as one PNG."""
-    images = [_decode_image(text) for text in encoded]
+    contents = [io.BytesIO(base64.b64decode(text, validate=True)) for text in encoded]
+    images = [Image.open(content, formats=["PNG"]).convert("RGB") for content in contents]
     strip = Image.new("RGB", (sum(i.width for i in images), max(i.height for i in images)))
     left = 0
     for image in images:
@@ -163,15 +146,6 @@ def _join_images(encoded: Sequence[str]) -> bytes:
     png = io.BytesIO()
     strip.save(png, "PNG")
     return png.getvalue()
-
-
-def _decode_image(encoded: str) -> Image.Image:
-    content = io.BytesIO(base64.b64decode(encoded, validate=True))
-    with Image.open(content, formats=["PNG"]) as image:
-        if max(image.size) > _LARGEST_EXAMPLE:
-            raise ValueError("example images are small")
-        decoded: Image.Image = image.convert("RGB")
-    return decoded
 
 
 # --- the event file -----------------------------------------------------------------------------
@@ -203,7 +177,7 @@ def _encode(run: RunView, values: list[_Value]) -> bytes:
     writer = RecordWriter(stream)
     start = Event(wall_time=min(times.values(), default=0.0), file_version="brain.Event:2")
     writer.write(start.SerializeToString())
-    for number, tag, content in sorted(values, key=lambda value: value.round):
+    for number, tag, content in sorted(values, key=lambda value: value[0]):
         summary = Summary(value=[make_summary(escape_unprintable(tag), content)])
         event = Event(wall_time=times.get(number, 0.0), step=number, summary=summary)
         writer.write(event.SerializeToString())

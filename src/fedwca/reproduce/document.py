@@ -7,11 +7,9 @@ from typing import NamedTuple
 from fedwca._support.errors import UserError
 from fedwca._support.files import write_atomically
 from fedwca._support.text import format_count
-from fedwca.experiments.config import resolve
-from fedwca.report.documents import latex_document, markdown_document, to_csv
-from fedwca.report.runs import RunView, read_run
-from fedwca.report.tables import Table
-from fedwca.reproduce.estimate import count_finished
+from fedwca.experiments.experiment import Experiment
+from fedwca.report.runs import read_run
+from fedwca.report.tables import Table, latex_document, markdown_document, to_csv
 from fedwca.reproduce.paper import CLUSTERS, find_contradictions, paper_rows
 from fedwca.reproduce.plan import Cell, TableRequest, select_rows
 from fedwca.reproduce.results import (
@@ -21,10 +19,20 @@ from fedwca.reproduce.results import (
     compare_with_best,
     long_table,
 )
-from fedwca.reproduce.scales import describe_scale
 from fedwca.reproduce.tables import TABLES
 
-__all__ = ["Document", "load_results", "make_document", "read_cell"]
+__all__ = ["Document", "make_document"]
+
+# Settings that a caption describes.
+_SCALE_SETTINGS = (
+    "data.clients_per_domain",
+    "data.image_size",
+    "data.images_per_client",
+    "model.backbone",
+    "model.weights",
+    "training.epochs",
+    "training.rounds",
+)
 
 
 class Document(NamedTuple):
@@ -58,15 +66,16 @@ class Document(NamedTuple):
             write_atomically(folder / f"{stem}.{suffix}", text.encode())
 
 
-def load_results(request: TableRequest, cells: Sequence[Cell], runs: Path) -> TableResults:
+def _load_results(request: TableRequest, cells: Sequence[Cell], runs: Path) -> TableResults:
     """Load the finished runs of a table; ignore those that cannot be read."""
     finished = {}
     for cell in cells:
         try:
-            if count_finished([cell], runs):
-                finished[cell.row, cell.source, cell.seed] = read_cell(cell, runs)
+            run = read_run(cell.folder(runs).path)
         except UserError:  # reported once all other cells are finished
             continue
+        if run.done:
+            finished[cell.row, cell.source, cell.seed] = run
     rows = select_rows(request)
     return TableResults(
         table=request.table,
@@ -79,16 +88,9 @@ def load_results(request: TableRequest, cells: Sequence[Cell], runs: Path) -> Ta
     )
 
 
-def read_cell(cell: Cell, runs: Path) -> RunView:
-    """Read the run of a cell; raise UserError if its settings are not the cell's."""
-    run = read_run(runs / cell.experiment.name)
-    if resolve(run.settings).name != cell.experiment.name:
-        raise UserError(f"{run.path} holds a run of other settings: move it away")
-    return run
-
-
-def make_document(request: TableRequest, cells: Sequence[Cell], results: TableResults) -> Document:
-    """Return the document of these results."""
+def make_document(request: TableRequest, cells: Sequence[Cell], runs: Path) -> Document:
+    """Return the document of a table, with the cells that are finished."""
+    results = _load_results(request, cells, runs)
     title = f"{request.table} on {request.benchmark}: {TABLES[request.table].description}"
     caption = _caption(request, cells[0])
     notes = _notes(request, cells, results)
@@ -102,8 +104,7 @@ def make_document(request: TableRequest, cells: Sequence[Cell], results: TableRe
 
 
 def _caption(request: TableRequest, cell: Cell) -> str:
-    changes = [f"{key} = {value}" for key, value in request.overrides if not _is_in_caption(key)]
-    scale = describe_scale(request.scale, cell.experiment, len(request.seed_range), changes)
+    scale = _describe_scale(request, cell.experiment)
     if TABLES[request.table].kind == "clusters":
         return (
             "Sizes of the clusters in each target domain. A letter marks a cluster with clients of "
@@ -115,20 +116,34 @@ def _caption(request: TableRequest, cell: Cell) -> str:
     return f"{measure} {scale}."
 
 
-# Settings that `describe_scale` describes.
-_SCALE_SETTINGS = (
-    "data.clients_per_domain",
-    "data.image_size",
-    "data.images_per_client",
-    "model.backbone",
-    "model.weights",
-    "training.epochs",
-    "training.rounds",
-)
+def _describe_scale(request: TableRequest, experiment: Experiment) -> str:
+    """Return a caption about the scale of a table, the number of seeds and other changes."""
+    data, training = experiment.data, experiment.method.training
+    images = data.images_per_client
+    changes = [
+        f"{key} = {value}"
+        for key, value in request.overrides
+        if key not in _SCALE_SETTINGS and not key.startswith("run.")
+    ]
+    parts = [
+        f"{format_count(data.clients_per_domain, 'client')} per domain",
+        f"training on at most {images} images each" if images else "training on all their images",
+        f"{format_count(training.rounds, 'round')} of {format_count(training.epochs, 'epoch')}",
+        f"images of {data.image_size} pixels",
+        _network(experiment),
+        format_count(len(request.seed_range), "seed"),
+        *changes,
+    ]
+    return f"{request.scale.capitalize()} scale: {', '.join(parts)}"
 
 
-def _is_in_caption(key: str) -> bool:
-    return key in _SCALE_SETTINGS or key.startswith("run.")
+def _network(experiment: Experiment) -> str:
+    model, source_weights = experiment.model, experiment.source.weights
+    if source_weights:
+        return f"{model.backbone}, source model from {source_weights.name}"
+    if model.weights:
+        return f"{model.backbone} from {model.weights.name}"
+    return "lenet" if model.backbone == "lenet" else f"{model.backbone} from random weights"
 
 
 def _notes(request: TableRequest, cells: Sequence[Cell], results: TableResults) -> list[str]:

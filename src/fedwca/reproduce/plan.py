@@ -1,7 +1,7 @@
 """The runs that a table needs: one cell for each row, source domain and seed."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,15 +11,27 @@ from fedwca.core.params import conv_layers
 from fedwca.data.benchmarks import BENCHMARKS, check_benchmark, detect_benchmark
 from fedwca.experiments.config import resolve
 from fedwca.experiments.experiment import Experiment
+from fedwca.experiments.store import RunFolder
 from fedwca.methods import METHODS
 from fedwca.models import build_model
-from fedwca.reproduce.scales import DOMAINS_OF, SEEDS, Scale, scale_settings, seed_settings
-from fedwca.reproduce.tables import ONE_ROUND, TABLES, Row, by_method, check_table
+from fedwca.reproduce.tables import (
+    DOMAINS_OF,
+    ONE_ROUND,
+    SCALES,
+    SEEDS,
+    TABLES,
+    Row,
+    Scale,
+    by_method,
+    check_table,
+    seed_settings,
+)
 
 __all__ = [
     "Cell",
     "TableRequest",
     "choose_benchmark",
+    "count_finished",
     "plan_cells",
     "select_rows",
     "select_sources",
@@ -38,6 +50,15 @@ class Cell(NamedTuple):
     source: str
     seed: int
     experiment: Experiment
+
+    def folder(self, runs: Path) -> RunFolder:
+        """Return the run folder in a folder of runs."""
+        return RunFolder(runs / self.experiment.name)
+
+
+def count_finished(cells: Iterable[Cell], runs: Path) -> int:
+    """Return how many runs are finished."""
+    return sum(cell.folder(runs).done for cell in cells)
 
 
 @dataclass(frozen=True)
@@ -165,7 +186,7 @@ def _experiment(request: TableRequest, row: Row, source: str, seed: int) -> Expe
         ("data.benchmark", request.benchmark),
         ("data.source", source),
         ("method.name", row.method),
-        *scale_settings(request.scale, request.benchmark),
+        *SCALES[request.scale][request.benchmark].items(),
         *(override for override in request.overrides if _applies(override[0], row)),
         *row.settings,
         *seed_settings(request.scale, seed),

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from fedwca.report.clusters import chance_purity, purity, sizes_by_domain
+from fedwca.report.measures import chance_purity, paired_difference, purity, sizes_by_domain
 from fedwca.report.runs import RunView
-from fedwca.report.significance import paired_difference
 from fedwca.report.tables import Table, spread
 from fedwca.reproduce.paper import CLUSTERS, SOURCES, paper_rows
 

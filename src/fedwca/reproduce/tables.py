@@ -1,12 +1,32 @@
-"""The tables of the paper: the rows of each, and the settings of a row."""
+"""The tables of the paper and the scales at which they can be reproduced."""
 
 from typing import Any, Literal, NamedTuple
 
 from fedwca._support.errors import UserError, did_you_mean
+from fedwca.data.benchmarks.digit_five import DIGIT_FIVE
+from fedwca.data.benchmarks.mini_digits import DOMAINS
+from fedwca.data.benchmarks.object_benchmarks import OFFICE31, OFFICE_HOME, PACS
 
-__all__ = ["ONE_ROUND", "TABLES", "Row", "TableSpec", "by_method", "check_table"]
+__all__ = [
+    "DOMAINS_OF",
+    "ONE_ROUND",
+    "SCALES",
+    "SEEDS",
+    "TABLES",
+    "Row",
+    "Scale",
+    "TableSpec",
+    "by_method",
+    "check_scale",
+    "check_table",
+    "seed_settings",
+]
 
 Settings = tuple[tuple[str, Any], ...]
+Scale = Literal["paper", "small", "tiny"]
+
+
+# --- tables -------------------------------------------------------------------------------------
 
 
 class Row(NamedTuple):
@@ -116,3 +136,72 @@ def check_table(name: str) -> None:
     """Raise UserError unless a table has this name."""
     if name not in TABLES:
         raise UserError(f"there is no table {name!r}: {did_you_mean(name, TABLES)}")
+
+
+# --- scales: all of a benchmark as in the paper, a part for two cores, a smoke test ---------------
+
+# The benchmarks that tables can be made for, and their source domains.
+DOMAINS_OF: dict[str, tuple[str, ...]] = {
+    "mini-digits": DOMAINS,
+    "digit-five": DIGIT_FIVE,
+    "pacs": tuple(PACS.domains),
+    "office-home": tuple(OFFICE_HOME.domains),
+    "office-31": tuple(OFFICE31.domains),
+}
+
+SEEDS: dict[Scale, int] = {"paper": 15, "small": 3, "tiny": 2}
+
+_FEW_OBJECTS: dict[str, Any] = {
+    "data.images_per_client": 96,
+    "source.epochs": 10,
+    "training.rounds": 4,
+}
+_SMALL: dict[str, dict[str, Any]] = {
+    "mini-digits": {},  # small already
+    "digit-five": {
+        "data.clients_per_domain": 4,
+        "data.images_per_client": 320,
+        "training.rounds": 12,
+    },
+    "pacs": {**_FEW_OBJECTS, "data.image_size": 74},
+    "office-home": {**_FEW_OBJECTS, "data.image_size": 110},
+    "office-31": {**_FEW_OBJECTS, "data.image_size": 110},
+}
+
+_SMOKE: dict[str, Any] = {
+    "data.images_per_domain": 200,
+    "data.clients_per_domain": 2,
+    "data.images_per_client": 40,
+    "source.epochs": 3,
+    "training.rounds": 2,
+    "training.epochs": 1,
+}
+_TINY: dict[str, dict[str, Any]] = {
+    **{name: {**_SMOKE, "data.image_size": 40} for name in DOMAINS_OF},
+    **dict.fromkeys(("mini-digits", "digit-five"), _SMOKE),
+}
+
+# The settings in which a scale differs from the defaults of each benchmark.
+SCALES: dict[Scale, dict[str, dict[str, Any]]] = {
+    "paper": {name: {} for name in DOMAINS_OF},
+    "small": _SMALL,
+    "tiny": _TINY,
+}
+
+RUNS_PER_SOURCE_MODEL = 3  # in the paper, 15 trials are 3 runs with each of 5 source models
+
+
+def check_scale(name: str) -> Scale:
+    """Return the scale of this name."""
+    for scale in SCALES:
+        if name == scale:
+            return scale
+    raise UserError(f"there is no scale {name!r}: {did_you_mean(name, SCALES)}")
+
+
+def seed_settings(scale: Scale, seed: int) -> list[tuple[str, Any]]:
+    """Return the seeds of a trial, which has its own source model except at the paper's scale."""
+    settings = [("run.seed", seed)]
+    if scale == "paper":
+        settings.append(("source.seed", seed // RUNS_PER_SOURCE_MODEL))
+    return settings

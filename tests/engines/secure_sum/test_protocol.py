@@ -126,6 +126,7 @@ def test_a_member_refuses_keys_of_another_sum() -> None:
             share_secrets("a", keys, bad)
     assert peers["b"].usable()
     assert not peers["b"]._replace(share=b"no key").usable()
+    assert not peers["b"]._replace(share=peers["b"].mask).usable()  # one key for both uses
     with pytest.raises(SumError, match="a public key cannot be used"):
         share_secrets("a", keys, {**peers, "b": PublicKeys(b"no", b"key")})
 
@@ -203,12 +204,6 @@ def test_weights_that_cannot_be_summed_are_refused() -> None:
     for weight in (0, 4, -1):
         with pytest.raises(SumError, match="cannot count"):
             encode({"w": torch.zeros(2)}, weight, 3)
-
-
-def test_one_key_for_both_uses_is_not_usable() -> None:
-    mask_key, share_key = KEYS["a"].public()
-    assert PublicKeys(mask_key, share_key).usable()
-    assert not PublicKeys(mask_key, mask_key).usable()
 
 
 def test_a_key_that_the_library_cannot_handle_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

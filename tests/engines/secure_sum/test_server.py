@@ -41,6 +41,7 @@ from tests.support.sites import write_images as write_domains
 from tests.support.wrong_replies import Program
 
 NewModel = Callable[[], DomainModel]
+Values = dict[str, torch.Tensor]
 PATIENT = replace(QUICK, round_seconds=300.0)  # no result may hang on how busy a machine is
 SITES = [f"{domain}-{part}" for domain in ("dim", "noisy") for part in "abcd"]
 
@@ -107,14 +108,32 @@ class World:
         source = self.new_model().feature_state()
         return run_rounds(engine, experiment.method, source, log, start), log
 
-    def run_plainly(self, experiment: Experiment) -> list[Checkpoint]:
-        """The same sites with clean homes, and models sent as they are."""
+    def run_plainly(self, experiment: Experiment) -> tuple[State, dict[str, State]]:
+        """Run one round with models in clear; return the server's state and the sites' models."""
         kept, self.programs = self.programs, {s: self.program(s, "plain") for s in SITES}
         deploy = experiment.deploy.model_copy(update={"secure_aggregation": False})
-        checkpoints, _ = self.run(experiment.model_copy(update={"deploy": deploy}))
+        (checkpoint,), _ = self.run(experiment.model_copy(update={"deploy": deploy}))
+        models = {
+            site: unpack(reply.payload, {})[0]["reply"].models["local"]
+            for site, _, reply in self.replies
+            if reply.adapted
+        }
         self.programs, self.replies = kept, []
         self.start()
-        return checkpoints
+        return checkpoint.state, models
+
+    def tamper(self, site: str, step: str, change: Callable[[Values], Values]) -> None:
+        """Let a site change the values of its reply to a step."""
+        honest = self.programs[site]
+
+        def answer(request: Request) -> Reply:
+            reply = honest(request)
+            if request.kind != step:
+                return reply
+            record = Record({}, change(unpack(reply.payload, {})[0][SUM_RECORD].values))
+            return replace(reply, payload=pack({SUM_RECORD: record})[0])
+
+        self.programs[site] = answer
 
     def drop(self, site: str, step: str, *, after: bool) -> None:
         """Let a site die at a step of the first sum, before its work or after it."""
@@ -143,19 +162,10 @@ def world(
     return World(tmp_path, tiny_benchmark, new_model, caplog)
 
 
-def locals_of(world: World, round: int) -> dict[str, State]:
-    """Return every site's model of a round without secure sums."""
-    found = {}
-    for site, request, reply in world.replies:
-        if reply.adapted and request.round == round:
-            found[site] = unpack(reply.payload, {})[0]["reply"].models["local"]
-    return found
-
-
 @pytest.mark.parametrize("method", ["fedavg", "fedwca"])
 def test_the_first_round_equals_plain_averaging(world: World, method: str) -> None:
     experiment = secured(method, least=2, rounds=1)
-    plain = world.run_plainly(experiment)[-1].state
+    plain, _ = world.run_plainly(experiment)
     (secure,), _ = world.run(experiment)
     assert secure.state.models.keys() == plain.models.keys()
     assert {k: v.tolist() for k, v in secure.state.values.items()} == {
@@ -218,29 +228,18 @@ def test_a_site_may_drop_out_at_every_step(
     world: World, step: str, after: bool, summed: bool
 ) -> None:
     experiment = secured("fedavg", rounds=1)
-    models = PLAIN or plain_models(world, experiment)
+    if not PLAIN:
+        PLAIN.update(world.run_plainly(experiment)[1])
     world.drop("dim-b", step, after=after)
     (made,), _ = world.run(experiment)
-    there = {s: m for s, m in models.items() if summed or s != "dim-b"}
-    wanted = mean(list(there.values()))  # all sites have as many images
+    there = [PLAIN[site] for site in SITES if summed or site != "dim-b"]
+    wanted = mean(there)  # all sites have as many images
     assert distance(wanted, made.state.models["global"]) <= 2.0**-22
     assert any(f"dim-b drops out of the sum ({step})" in note for note in world.messages)
     assert any(note.endswith("lacks dim-b") for note in world.messages) is not summed
 
 
-PLAIN: dict[str, State] = {}  # made once: sites' models of the first round
-
-
-def plain_models(world: World, experiment: Experiment) -> dict[str, State]:
-    kept, world.programs = world.programs, {s: world.program(s, "plain") for s in SITES}
-    deploy = experiment.deploy.model_copy(update={"secure_aggregation": False})
-    world.run(experiment.model_copy(update={"deploy": deploy}))
-    models = locals_of(world, 0)
-    world.programs, world.replies = kept, []
-    world.start()
-    assert len(models) == len(SITES)
-    PLAIN.update(models)
-    return models
+PLAIN: dict[str, State] = {}  # the sites' models of the first round, computed once
 
 
 def mean(states: list[State]) -> State:
@@ -301,14 +300,6 @@ def test_sites_of_a_group_that_is_too_small_get_no_messages(
     assert "deploy.least_summed = 3" in message
 
 
-def ask(world: World, site: str, step: str, round: int, **values: Any) -> Reply:
-    """Send a site a step of a sum."""
-    plan = next(request.plan for _, request, _ in world.replies if request.kind == "work")
-    letter = Record({}, {k.replace("__", "/"): v for k, v in values.items()})
-    request = Request(step, "run-1", plan, round, payload=pack({SUM_RECORD: letter})[0])  # type: ignore[arg-type]
-    return world.programs[site](request)
-
-
 def test_a_site_does_every_step_once(world: World) -> None:
     seen: dict[str, Request] = {}
     honest = world.programs["dim-a"]
@@ -333,7 +324,7 @@ def test_a_site_does_every_step_once(world: World) -> None:
     world.programs["dim-a"] = curious
     (made,), _ = world.run(secured("fedavg", rounds=1))
     assert distance(made.state.models["global"], world.new_model().feature_state()) > 0
-    assert ask(world, "dim-a", "share", 0).problem.startswith("it is not at the step 'share'")
+    assert honest(seen["share"]).problem == "it is not at the step 'share' of a sum of round 0"
 
 
 def test_a_repeated_round_gives_only_the_same_sum(world: World) -> None:
@@ -351,8 +342,7 @@ def test_a_repeated_round_gives_only_the_same_sum(world: World) -> None:
     assert sum(refusal in note for note in world.messages) == 7
     world.start()
     world.drop("noisy-d", "work", after=False)
-    experiment_7 = secured("fedavg", rounds=1)
-    engine, log = world.engine(experiment_7)
+    engine, log = world.engine(experiment)
     engine._rules = PATIENT
     (fourth,) = run_rounds(engine, experiment.method, world.new_model().feature_state(), log)
     assert distance(fourth.state.models["global"], world.new_model().feature_state()) == 0
@@ -389,25 +379,29 @@ def test_a_site_that_does_not_know_the_end_of_a_sum_is_in_no_other(world: World)
     )
 
 
-def test_methods_that_need_models_are_refused() -> None:
-    for method in ("fedamp", "fedpcl", "ifca", "local"):
-        with pytest.raises(UserError, match="secure_aggregation"):
-            check_deployable(secured(method))
-    experiment = secured("fedwca")
+@pytest.mark.parametrize("method", ["fedamp", "fedpcl", "ifca", "local"])
+def test_methods_that_need_models_are_refused(method: str) -> None:
+    with pytest.raises(UserError, match="secure_aggregation"):
+        check_deployable(secured(method))
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "setting"),
+    [
+        ("fedwca", {"clustering_layer": "all"}, "clustering_layer"),
+        ("fedwca", {"aggregation": "median"}, r'method\.aggregation = "mean"'),
+        ("fedavg", {"aggregation": "median"}, r'method\.aggregation = "mean"'),
+    ],
+)
+def test_settings_that_need_models_are_refused(
+    method: str, changes: dict[str, str], setting: str
+) -> None:
+    experiment = secured(method)
     check_deployable(experiment)
     assert experiment.deployed_name.endswith("-secure")
-    whole = replace(experiment.method, clustering_layer="all")
-    with pytest.raises(UserError, match="clustering_layer"):
-        check_deployable(experiment.model_copy(update={"method": whole}))
-
-
-def test_robust_aggregation_is_refused() -> None:
-    for method in ("fedavg", "fedwca"):
-        experiment = secured(method)
-        robust = replace(experiment.method, aggregation="median")
-        with pytest.raises(UserError, match=r'method\.aggregation = "mean"'):
-            check_deployable(experiment.model_copy(update={"method": robust}))
-        assert robust.settings_for_sums() == ['method.aggregation = "mean"']
+    other = replace(experiment.method, **changes)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=setting):
+        check_deployable(experiment.model_copy(update={"method": other}))
 
 
 # --- beside what is refused in clear --------------------------------------------------------------
@@ -464,17 +458,7 @@ def test_lies_in_clear_are_refused_and_sites_may_try_again(world: World) -> None
 
 
 def test_a_spoiled_sum_is_not_used(world: World) -> None:
-    honest = world.programs["dim-b"]
-
-    def answer(request: Request) -> Reply:
-        reply = honest(request)
-        if request.kind != "mask":
-            return reply
-        vector = unpack(reply.payload, {})[0][SUM_RECORD].values["masked"]
-        spoiled = Record({}, {"masked": vector + 2**61})
-        return replace(reply, payload=pack({SUM_RECORD: spoiled})[0])
-
-    world.programs["dim-b"] = answer
+    world.tamper("dim-b", "mask", lambda values: {"masked": values["masked"] + 2**61})
     (made,), _ = world.run(secured("fedavg", rounds=1))
     assert distance(made.state.models["global"], world.new_model().feature_state()) == 0
     assert any(
@@ -482,37 +466,20 @@ def test_a_spoiled_sum_is_not_used(world: World) -> None:
     )
 
 
-def test_a_malformed_step_is_refused_and_counted(world: World) -> None:
-    honest = world.programs["dim-b"]
-
-    def answer(request: Request) -> Reply:
-        reply = honest(request)
-        if request.kind != "mask":
-            return reply
-        short = Record({}, {"masked": torch.zeros(3, dtype=torch.int64)})
-        return replace(reply, payload=pack({SUM_RECORD: short})[0])
-
-    world.programs["dim-b"] = answer
-    _, log = world.run(secured("fedavg", rounds=1))
-    assert log.sites["dim-b"]["refused"] == 1
-    assert "does not have the model's length" in log.sites["dim-b"]["problem"]
-    assert any(note.endswith("lacks dim-b") for note in world.messages)
-
-
-def test_an_empty_box_is_refused(world: World) -> None:
-    honest = world.programs["dim-b"]
-
-    def answer(request: Request) -> Reply:
-        reply = honest(request)
-        if request.kind != "share":
-            return reply
-        boxes = unpack(reply.payload, {})[0][SUM_RECORD].values
-        boxes[min(boxes)] = torch.zeros(0, dtype=torch.uint8)
-        return replace(reply, payload=pack({SUM_RECORD: Record({}, boxes)})[0])
-
-    world.programs["dim-b"] = answer
+@pytest.mark.parametrize(
+    ("step", "change", "problem"),
+    [
+        ("mask", lambda values: {"masked": values["masked"][:3]}, "the model's length"),
+        ("share", lambda boxes: {**boxes, min(boxes): boxes[min(boxes)][:0]}, "no share"),
+    ],
+)
+def test_a_malformed_reply_to_a_step_is_refused_and_counted(
+    world: World, step: str, change: Callable[[Values], Values], problem: str
+) -> None:
+    world.tamper("dim-b", step, change)
     (made,), log = world.run(secured("fedavg", rounds=1))
-    assert "it has no share for another site" in log.sites["dim-b"]["problem"]
+    assert log.sites["dim-b"]["refused"] == 1
+    assert problem in log.sites["dim-b"]["problem"]
     assert distance(made.state.models["global"], world.new_model().feature_state()) > 0
     assert any(note.endswith("lacks dim-b") for note in world.messages)
 
@@ -680,8 +647,3 @@ def test_a_site_with_a_corrupt_record_of_sums_takes_part_in_none(tmp_path: Path)
     kept.write_text(kept.read_text().replace('"round": 4', '"round": 5'))
     with pytest.raises(SumError, match="not at the step 'share'"):
         sites["c"].run_step("share", 5, Record({}, values), 2)
-    model = tmp_path / "a" / "sum" / "local.safetensors"
-    model.write_bytes(model.read_bytes()[:-1] + b"\x01")
-    counts = {"weight": torch.tensor(1), "total": torch.tensor(3)}
-    with pytest.raises(SumError, match="corrupt"):
-        sites["a"].run_step("mask", 4, Record({}, counts), 2)

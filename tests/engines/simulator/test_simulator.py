@@ -83,39 +83,13 @@ def _replies(exchange: Exchange) -> dict[Client, Record]:
 def _kill_a_worker(engine: Simulator, killed: list[int]) -> None:
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
-        pids = engine._pool.pids() if engine._pool else []
+        pids = [worker.process.pid or 0 for worker in engine._pool._workers] if engine._pool else []
         replies = len(list(engine._files.folder.glob("*.safetensors"))) - 1  # one is the message
         if len(pids) == 2 and replies > 0:
             os.kill(pids[0], signal.SIGKILL)
             killed.append(pids[0])
             return
         time.sleep(0.001)
-
-
-def test_no_process_is_left_behind(
-    new_model: NewModel, tiny_clients: list[ClientData], tmp_path: Path
-) -> None:
-    method = FedAvg(replace(TRAINING, rounds=1, epochs=0))
-    engine = Simulator(new_model(), method, tiny_clients, 0, tmp_path / "scratch", 2)
-    state = method.init(new_model().feature_state())
-    engine.exchange(0, state, [(Client(tiny_clients[0].name), Job(state, None, Record()))])
-    pids = engine._pool.pids() if engine._pool else []
-    assert pids
-    for pid in pids:
-        assert _blocks_interrupts(pid)
-    engine.close()
-    for pid in pids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
-
-
-def _blocks_interrupts(pid: int) -> bool:
-    """Whether Ctrl-C was kept from the process from its very beginning."""
-    status = Path(f"/proc/{pid}/status")
-    if not status.exists():
-        pytest.skip("needs /proc to look into a process")
-    mask = next(line for line in status.read_text().splitlines() if line.startswith("SigBlk"))
-    return bool(int(mask.split()[1], 16) & 1 << (signal.SIGINT - 1))
 
 
 def test_divergence_names_the_setting_to_change(
@@ -175,40 +149,6 @@ def test_a_memory_is_in_a_file_until_an_exchange_without_it(
     with pytest.raises(FileNotFoundError):
         memories[others[0]].models["own"]
     engine.close()
-
-
-def test_no_two_runs_write_files_of_one_name(
-    new_model: NewModel, tiny_clients: list[ClientData], tmp_path: Path
-) -> None:
-    method = FedAvg(replace(TRAINING, rounds=1, epochs=0))
-    state = method.init(clone(new_model().feature_state()))
-    names = []
-    for _ in range(2):  # the second is the same run, resumed
-        engine = Simulator(new_model(), method, tiny_clients, 0, tmp_path / "scratch", 2)
-        engine.exchange(0, state, [(c, Job(state, None, Record())) for c in engine.clients()])
-        names.append({path.name for path in (tmp_path / "scratch").glob("*.safetensors")})
-        engine.close()
-    assert names[0]
-    assert not names[0] & names[1]
-
-
-def test_ctrl_c_while_workers_are_stopped_leaves_no_scratch(
-    new_model: NewModel,
-    tiny_clients: list[ClientData],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    method = FedAvg(replace(TRAINING, rounds=1, epochs=0))
-    engine = Simulator(new_model(), method, tiny_clients, 0, tmp_path / "scratch", 2)
-    engine._files.paths()
-
-    def stop(pool: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("fedwca.engines.simulator.simulator.WorkerPool.stop", stop)
-    with pytest.raises(KeyboardInterrupt):
-        engine.close()
-    assert not (tmp_path / "scratch").exists()
 
 
 def test_a_process_ends_though_nobody_closed_the_engine(tmp_path: Path) -> None:

@@ -12,12 +12,11 @@ from fedwca._support.errors import UserError, did_you_mean
 from fedwca.data.augment import Transform, digit_transform, object_transform
 from fedwca.data.benchmarks.digit_five import contains_digit_five, find_digit_five
 from fedwca.data.benchmarks.mini_digits import find_mini_digits
-from fedwca.data.benchmarks.office31 import OFFICE31
-from fedwca.data.benchmarks.office_home import OFFICE_HOME
+from fedwca.data.benchmarks.object_benchmarks import OFFICE31, OFFICE_HOME, PACS
 from fedwca.data.benchmarks.own_images import contains_own_images, find_own_images
-from fedwca.data.benchmarks.pacs import PACS
 from fedwca.data.cache import load_domain
-from fedwca.data.formats.npz import contains_npz, find_npz
+from fedwca.data.formats.arrays import contains_npz, find_npz
+from fedwca.data.formats.folders import join_names
 from fedwca.data.formats.standard_folders import (
     StandardBenchmark,
     contains_standard_benchmark,
@@ -102,7 +101,6 @@ def load_benchmark(name: str, request: DataRequest) -> Benchmark:
             "Replace the files, or set data.path to others"
         )
     classes = _number_classes(request.path, domains) if raw.classes is None else raw.classes
-    _check_labels(name, domains, classes)
     warnings = (*raw.warnings, *_broken_image_warnings(loaded))
     return Benchmark(name, classes, domains, loader.transform(request.image_size), warnings)
 
@@ -128,29 +126,16 @@ def _number_classes(folder: Path | None, domains: dict[str, Domain]) -> tuple[st
     return tuple(map(str, range(top + 1)))
 
 
-def _check_labels(name: str, domains: dict[str, Domain], classes: tuple[str, ...]) -> None:
-    for domain_name, domain in domains.items():
-        highest = int(domain.labels.max())
-        if highest >= len(classes):
-            raise UserError(
-                f"domain {domain_name!r} has the label {highest}, but {name!r} has "
-                f"{len(classes)} classes; number them 0 to {len(classes) - 1}"
-            )
-
-
-_SHOWN = 3  # broken images named in one warning; `fedwca data check` names all
-
-
 def _broken_image_warnings(domains: dict[str, Domain]) -> list[str]:
     warnings = []
     for name, domain in domains.items():
         if not domain.broken:
             continue
-        named = ", ".join(f"{file} ({reason})" for file, reason in domain.broken[:_SHOWN])
-        more = f", and {len(domain.broken) - _SHOWN} more" if len(domain.broken) > _SHOWN else ""
+        # `fedwca data check` names all.
+        named = join_names([f"{file} ({reason})" for file, reason in domain.broken], limit=3)
         skipped = "skipping them" if len(domain) else "skipping the domain"
         warnings.append(
             f"{name}: {len(domain.broken)} of {len(domain) + len(domain.broken):,} images cannot "
-            f"be read, {skipped}: {named}{more}"
+            f"be read, {skipped}: {named}"
         )
     return warnings

@@ -1,4 +1,4 @@
-"""Digit-Five from the files that people have: own `.npz`, the public `.mat` files, originals.
+"""Digit-Five from any of its distributions: own `.npz`, the public `.mat` files, originals.
 
 MNIST (LeCun 1998), SVHN (Netzer 2011), MNIST-M (Ganin 2016), USPS (Hull 1994), SYNTH (Ganin 2015).
 The `.mat` files are those of the download for "Moment matching for multi-source domain
@@ -21,11 +21,14 @@ from numpy.typing import NDArray
 from fedwca._support.errors import UserError
 from fedwca._support.files import open_regular_file
 from fedwca.data.benchmarks.mini_digits import CLASSES
-from fedwca.data.formats.arrays import ImageArray, validate_image_array
+from fedwca.data.formats.arrays import (
+    ImageArray,
+    explain_read_errors,
+    read_mat,
+    read_npz,
+    validate_image_array,
+)
 from fedwca.data.formats.folders import walk_folders
-from fedwca.data.formats.mat import list_mat_arrays, read_mat_arrays
-from fedwca.data.formats.npz import read_npz
-from fedwca.data.formats.read_errors import explain_read_errors
 from fedwca.data.types import DataRequest, RawBenchmark, RawDomain
 
 __all__ = ["DIGIT_FIVE", "contains_digit_five", "find_digit_five"]
@@ -60,11 +63,10 @@ def find_digit_five(request: DataRequest) -> RawBenchmark:
     """Return those of the five domains whose files are in the folder or up to 3 levels below."""
     folder = request.path or Path()
     files_by_folder = _list_files(folder)
-    domains, missing, warnings = [], [], []
+    domains, warnings = [], []
     for name in DIGIT_FIVE:
         form, parts = _find_form(name, files_by_folder)
         if not any(parts):
-            missing.append(name)
             warnings.append(f"ignoring {name}: no {_expected_files(name)} in {folder}")
             continue
         files, key = tuple(chain(*parts)), f"digit-five/{name}/{form.name}"
@@ -72,10 +74,9 @@ def find_digit_five(request: DataRequest) -> RawBenchmark:
         for names in (form.parts[i] for i, part in enumerate(parts) if not part):
             warnings.append(f"{name} lacks {' with '.join(names)} in {folder}; using the rest")
     if len(domains) < 2:
-        expected = "; ".join(f"for {name} {_expected_files(name)}" for name in missing)
         raise UserError(
             f"{folder} has {len(domains)} of Digit-Five's domains, but two are needed; "
-            f"add {expected}"
+            f"add files: {'; '.join(warnings)}"
         )
     return RawBenchmark(CLASSES, tuple(domains), tuple(warnings))
 
@@ -92,19 +93,13 @@ def _list_files(folder: Path) -> FilesByFolder:
     for place, _ in walk_folders(folder, _DEPTH):
         below = str(place.relative_to(folder)).lower()
         not_mnist = any(word in below for word in _NOT_MNIST)
-        for name in _list_useful_names(place):
-            if not (not_mnist and "ubyte" in name.lower()):
-                names = files_by_folder.setdefault(place, {})
-                names.setdefault(_normalize(name, place), place / name)
+        _, _, names = next(os.walk(place), ("", [], []))  # others around need not be readable
+        for name in sorted(names):
+            is_useful = name.lower().endswith(_SUFFIXES)
+            if is_useful and not (not_mnist and "ubyte" in name.lower()):
+                files = files_by_folder.setdefault(place, {})
+                files.setdefault(_normalize(name, place), place / name)
     return dict(sorted(files_by_folder.items(), key=lambda item: (len(item[0].parts), item[0])))
-
-
-def _list_useful_names(folder: Path) -> list[str]:
-    try:
-        names = sorted(name for name in os.listdir(folder) if name.lower().endswith(_SUFFIXES))
-    except OSError:  # other folders around need not be readable
-        return []
-    return [name for name in names if not os.path.isdir(folder / name)]
 
 
 def _normalize(name: str, folder: Path | None = None) -> str:
@@ -138,7 +133,7 @@ def _expected_files(name: str) -> str:
 
 
 def _read_domain(name: str, form: _Form, parts: list[tuple[Path, ...]]) -> ImageArray:
-    """Read and join all parts; each is validated by itself, so that no labels shift."""
+    """Read and concatenate all parts; each is validated by itself, so that no labels shift."""
     arrays = []
     for files in filter(None, parts):
         where = " with ".join(map(str, files))
@@ -192,15 +187,13 @@ def _read_npz(file: Path) -> list[LabeledArray]:
 
 def _read_mat(keys: str, file: Path) -> list[LabeledArray]:
     """Read pairs of images and labels by their keys; `train_28` if there is no `train_32`."""
-    present = list_mat_arrays(file)
-    used = []
-    for key in keys.split():
-        used.append(key if key in present else key.replace("_32", "_28"))
-        if used[-1] not in present:
-            raise UserError(f"{file} has no array {key!r}; download it again, or save it as .npz")
-    content = read_mat_arrays(file, used)
-    arrays = [np.asarray(content[key]) for key in used]
-    return list(zip(arrays[::2], arrays[1::2], strict=True))
+    for names in (keys.split(), keys.replace("_32", "_28").split()):
+        content = read_mat(file, names)
+        if all(name in content for name in names):
+            arrays = [np.asarray(content[name]) for name in names]
+            return list(zip(arrays[::2], arrays[1::2], strict=True))
+    wanted = ", ".join(keys.split())
+    raise UserError(f"{file} needs the arrays {wanted}; download it again, or save it as .npz")
 
 
 def _read_32x32(file: Path) -> list[LabeledArray]:
@@ -211,7 +204,7 @@ def _read_32x32(file: Path) -> list[LabeledArray]:
 
 def _read_usps(file: Path) -> list[LabeledArray]:
     """Read cells of train images [N, 1, 28, 28] and labels, test images and labels."""
-    cells: Any = read_mat_arrays(file, ["dataset"]).get("dataset")
+    cells: Any = read_mat(file, ["dataset"]).get("dataset")
     if np.shape(cells) != (2, 2) or any(np.ndim(images) != 4 for images in cells[:, 0]):
         raise UserError(
             f"{file} has no 2×2 cells 'dataset' of images and labels; download it again"

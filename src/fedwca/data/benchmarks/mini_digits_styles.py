@@ -3,35 +3,13 @@
 All pictures are floats in [0, 1]; every random number comes from the caller's generator.
 """
 
-from __future__ import annotations
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw
-
-from fedwca.data.fonts import load_font
-
-__all__ = [
-    "BOLD_FONTS",
-    "FONTS",
-    "SIDE",
-    "Picture",
-    "Rng",
-    "trace_pen",
-    "fit_to_picture",
-    "draw_text",
-    "add_neighbors",
-    "fit_line",
-    "make_background",
-    "make_wall",
-    "make_gradient",
-    "pick_color",
-    "pick_muted_color",
-    "pick_lightness",
-    "blur_and_add_noise",
-    "to_gray_rgb",
-]
+from PIL import Image, ImageDraw, ImageFont
 
 Picture = NDArray[np.float64]
 Rng = np.random.Generator
@@ -68,6 +46,16 @@ FONTS: tuple[str, ...] = (
     "cmti10",
     "cmtt10",
 )
+
+
+@cache
+def load_font(name: str, size: int) -> ImageFont.FreeTypeFont:
+    """Return one of Matplotlib's typefaces, which are the same on every machine."""
+    import matplotlib  # here because the import is slow and few need it
+
+    path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{name}.ttf"
+    # Pillow's basic layout does not depend on shaping libraries of the machine.
+    return ImageFont.truetype(str(path), size, layout_engine=ImageFont.Layout.BASIC)
 
 
 def draw_text(font: str, text: str, center: int) -> tuple[Picture, float]:

@@ -8,16 +8,14 @@ from pathlib import Path
 
 from fedwca._support.errors import UserError
 from fedwca._support.text import escape_unprintable
+from fedwca.data.formats.decode import make_file_domain
 from fedwca.data.formats.folders import (
-    FolderId,
     is_image_name,
     join_names,
     list_folder,
-    mark_visited,
     normalize_name,
     relative_name,
 )
-from fedwca.data.formats.image_files import make_file_domain
 from fedwca.data.images import UNLABELED
 from fedwca.data.types import SOURCE, DataRequest, RawBenchmark
 
@@ -120,16 +118,11 @@ def _client_folders(path: Path, source_path: Path | None) -> list[Path]:
 
 
 def _scan_source(folder: Path) -> DomainFolder:
-    if not os.path.isdir(folder):
+    source = scan_domain(SOURCE, folder) if folder.is_dir() else None
+    if source is None or not source.by_class:
         raise UserError(
-            f"there is no folder {folder}; set data.source_path to a folder of labeled images, "
-            "<class>/*.jpg"
-        )
-    source = scan_domain(SOURCE, folder)
-    if not source.by_class:
-        raise UserError(
-            f"{folder} has no class folders with images; sort the source images into "
-            f"{folder}/<class>/"
+            f"{folder} has no class folders with images; set data.source_path to a folder of "
+            "labeled images, <class>/*.jpg"
         )
     return source
 
@@ -142,12 +135,11 @@ def scan_domain(name: str, folder: Path) -> DomainFolder:
         unlabeled = unlabeled + more
     by_class: dict[str, list[Path]] = {}
     too_deep: list[Path] = []
-    visited: set[FolderId] = set()  # many links may lead to one folder
     for sub in folders:
         images, below = list_folder(sub)
         if images:
             by_class[escape_unprintable(sub.name)] = images
-        too_deep += [deep for deep in below if mark_visited(deep, visited) and _has_images(deep)]
+        too_deep += [deep for deep in below if _has_images(deep)]
     return DomainFolder(escape_unprintable(name), folder, unlabeled, by_class, too_deep)
 
 

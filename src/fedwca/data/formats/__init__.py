@@ -1,1 +1,1 @@
-"""Readers of the files that people have."""
+"""Readers of folders of images and of files of arrays."""

@@ -1,4 +1,4 @@
-"""List folders of images, follow links without circles, and name files in messages."""
+"""List and walk folders of images, and name files in messages."""
 
 import os
 import unicodedata
@@ -13,12 +13,10 @@ from fedwca._support.text import escape_unprintable
 __all__ = [
     "IMAGE_SUFFIXES",
     "FolderContents",
-    "FolderId",
     "is_image_name",
     "join_names",
     "list_folder",
     "list_subfolders",
-    "mark_visited",
     "normalize_name",
     "relative_name",
     "walk_folders",
@@ -27,8 +25,6 @@ __all__ = [
 IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif"}
 )
-
-FolderId = tuple[int, int]  # device and inode: the same by whatever path it is reached
 
 
 class FolderContents(NamedTuple):
@@ -46,50 +42,20 @@ def is_image_name(name: str) -> bool:
 def list_folder(folder: Path) -> FolderContents:
     """Return the images and folders directly in a folder, without hidden ones.
 
-    Links back to the folder or to one that contains it are ignored.
+    Links that lead nowhere are among the images if they are named so: decoding will report them.
     """
-    images: list[str] = []
-    folders: list[str] = []
-    links: list[str] = []
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if _is_folder(entry):
-                    (links if entry.is_symlink() else folders).append(entry.name)
-                elif is_image_name(entry.name) and (entry.is_symlink() or entry.is_file()):
-                    images.append(entry.name)  # decoding will report dangling links
-    except OSError as error:
+
+    def fail(error: OSError) -> None:
         raise UserError(
             f"folder {folder} cannot be read ({error.strerror}); make it readable or move it"
         ) from None
-    folders += _exclude_ancestors(folder, links)
+
+    _, folders, files = next(os.walk(folder, onerror=fail))
     visible = [name for name in folders if not name.startswith(".") and name != "__MACOSX"]
     return FolderContents(
-        [folder / name for name in sorted(images)], [folder / name for name in sorted(visible)]
+        [folder / name for name in sorted(files) if is_image_name(name)],
+        [folder / name for name in sorted(visible)],
     )
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a circular link, or a link into a folder without permission
-        return False
-
-
-def _exclude_ancestors(folder: Path, links: list[str]) -> list[str]:
-    if not links:
-        return []
-    here = Path(os.path.realpath(folder))
-    ancestors = {_folder_id(place) for place in (here, *here.parents)}
-    return [name for name in links if _folder_id(folder / name) not in ancestors]
-
-
-def _folder_id(folder: Path) -> FolderId | None:
-    try:
-        stat = os.stat(folder)
-    except OSError:  # gone, or no permission
-        return None
-    return stat.st_dev, stat.st_ino
 
 
 def list_subfolders(folder: Path) -> list[Path]:
@@ -105,27 +71,30 @@ def walk_folders(top: Path, depth: int | None = None) -> Iterator[tuple[Path, li
 
     Links are followed, but no folder is visited twice.
     """
-    visited: set[FolderId] = set()
-    level = [top] if mark_visited(top, visited) else []
+    visited: set[tuple[int, int]] = set()
+    level = [top]
     for level_number in count():
         deeper: list[Path] = []
         for folder in level:
-            subfolders = list_subfolders(folder)
-            yield folder, subfolders
-            if level_number != depth:
-                deeper += [sub for sub in subfolders if mark_visited(sub, visited)]
-        if not deeper:
+            if _mark_visited(folder, visited):
+                subfolders = list_subfolders(folder)
+                yield folder, subfolders
+                deeper += subfolders
+        if not deeper or level_number == depth:
             return
         level = deeper
 
 
-def mark_visited(folder: Path, visited: set[FolderId]) -> bool:
+def _mark_visited(folder: Path, visited: set[tuple[int, int]]) -> bool:
     """Add a folder to those visited; return False if it was, or cannot be, visited."""
-    folder_id = _folder_id(folder)
-    if folder_id is None or folder_id in visited:
+    try:
+        stat = os.stat(folder)
+    except OSError:
         return False
+    folder_id = (stat.st_dev, stat.st_ino)  # the same by whatever path it is reached
+    is_new = folder_id not in visited
     visited.add(folder_id)
-    return True
+    return is_new
 
 
 def normalize_name(name: str) -> str:

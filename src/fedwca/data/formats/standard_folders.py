@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from fedwca._support.errors import UserError
+from fedwca.data.formats.decode import make_file_domain
 from fedwca.data.formats.folders import (
     join_names,
     list_folder,
@@ -14,7 +14,6 @@ from fedwca.data.formats.folders import (
     relative_name,
     walk_folders,
 )
-from fedwca.data.formats.image_files import make_file_domain
 from fedwca.data.types import DataRequest, RawBenchmark
 
 __all__ = ["StandardBenchmark", "contains_standard_benchmark", "find_standard_benchmark"]
@@ -44,32 +43,27 @@ class StandardBenchmark:
         return {normalize_name(name): label for label, name in enumerate(self.classes)}
 
 
-class _MatchedDomain(NamedTuple):
-    """A domain's folder and its class folders (Office-31 has them one level below, in `images`)."""
-
-    folder: Path
-    class_folders: list[Path]
-
-
 @dataclass(frozen=True)
 class _DomainImages:
-    """The images of one domain by label, and the class folders that are ignored."""
+    """The images of one domain by label, and the folders that are ignored."""
 
-    domain: str
-    images: dict[int, list[Path]]
-    duplicates: list[Path]
-    unknown: list[Path]
+    name: str
+    by_label: dict[int, list[Path]]
+    ignored: list[Path]
 
     @property
     def files(self) -> list[tuple[Path, int]]:
-        return [(file, label) for label, files in sorted(self.images.items()) for file in files]
+        return [(file, label) for label, files in sorted(self.by_label.items()) for file in files]
+
+
+ClassFolders = dict[str, list[Path]]  # by domain
 
 
 def find_standard_benchmark(standard: StandardBenchmark, request: DataRequest) -> RawBenchmark:
     """Return the domains of a benchmark in or below the requested folder."""
     path = request.path or Path()
-    root, folders = _find_domain_folders(standard, path)
-    found = [_list_domain_images(standard, name, place) for name, place in folders.items()]
+    root, class_folders = _find_class_folders(standard, path)
+    found = [_list_images(standard, name, folders) for name, folders in class_folders.items()]
     found = [domain for domain in found if domain.files]
     if len(found) < 2:
         raise UserError(
@@ -77,27 +71,28 @@ def find_standard_benchmark(standard: StandardBenchmark, request: DataRequest) -
             f"folder with {join_names(list(standard.domains))}, each with class folders such as "
             f"{standard.classes[0]}"
         )
+    used = [folder for folders in class_folders.values() for folder in folders]
+    ignored = [
+        sub for sub in list_subfolders(root) if not any(sub in folder.parents for folder in used)
+    ]
     return RawBenchmark(
         standard.classes,
-        tuple(make_file_domain(domain.domain, domain.files, root) for domain in found),
-        tuple(_warnings(standard, root, folders, found)),
+        tuple(make_file_domain(domain.name, domain.files, root) for domain in found),
+        tuple(_warnings(standard, root, ignored, found)),
     )
 
 
 def contains_standard_benchmark(standard: StandardBenchmark, folder: Path) -> bool:
     """Return whether two domains or more are there, and most of their folders are its classes."""
-    _, domains = _find_domain_folders(standard, folder)
-    folders = [sub for domain in domains.values() for sub in domain.class_folders]
-    names = [normalize_name(sub.name) for sub in folders]
+    _, class_folders = _find_class_folders(standard, folder)
+    found = [normalize_name(sub.name) for folders in class_folders.values() for sub in folders]
     known = standard.labels
-    return len(domains) >= 2 and 2 * sum(name in known for name in names) > len(names)
+    return len(class_folders) >= 2 and 2 * sum(name in known for name in found) > len(found)
 
 
-def _find_domain_folders(
-    standard: StandardBenchmark, path: Path
-) -> tuple[Path, dict[str, _MatchedDomain]]:
+def _find_class_folders(standard: StandardBenchmark, path: Path) -> tuple[Path, ClassFolders]:
     """Return the folder with the most domains (the uppermost, then the first by name), and them."""
-    root, best = path, dict[str, _MatchedDomain]()
+    root, best = path, ClassFolders()
     for folder, subfolders in walk_folders(path, _DEPTH):
         domains = _match_domains(standard, subfolders)
         if len(domains) > len(best):
@@ -107,20 +102,23 @@ def _find_domain_folders(
     return root, best
 
 
-def _match_domains(standard: StandardBenchmark, folders: list[Path]) -> dict[str, _MatchedDomain]:
-    matches: dict[str, _MatchedDomain] = {}
+def _match_domains(standard: StandardBenchmark, folders: list[Path]) -> ClassFolders:
+    matches: ClassFolders = {}
     for domain, spellings in standard.domains.items():
         for name in dict.fromkeys(normalize_name(spelling) for spelling in (domain, *spellings)):
             for folder in folders:
                 if domain not in matches and normalize_name(folder.name) == name:
-                    class_folders = _find_class_folders(standard, folder)
+                    class_folders = _list_class_folders(standard, folder)
                     if class_folders:
-                        matches[domain] = _MatchedDomain(folder, class_folders)
+                        matches[domain] = class_folders
     return matches
 
 
-def _find_class_folders(standard: StandardBenchmark, folder: Path) -> list[Path]:
-    """Return the folders beside the first one that is named like a class; none if there is none."""
+def _list_class_folders(standard: StandardBenchmark, folder: Path) -> list[Path]:
+    """Return the folders beside the first one that is named like a class; none if there is none.
+
+    Office-31 has them one level below, in `images`.
+    """
     known = standard.labels
     subfolders = list_subfolders(folder)
     images_folders = [sub for sub in subfolders if normalize_name(sub.name) == "images"]
@@ -130,66 +128,52 @@ def _find_class_folders(standard: StandardBenchmark, folder: Path) -> list[Path]
     return []
 
 
-def _list_domain_images(
-    standard: StandardBenchmark, domain: str, place: _MatchedDomain
-) -> _DomainImages:
+def _list_images(standard: StandardBenchmark, name: str, folders: list[Path]) -> _DomainImages:
     known = standard.labels
-    found = _DomainImages(domain, {}, [], [])
-    for folder in place.class_folders:
+    found = _DomainImages(name, {}, [])
+    for folder in folders:
         label = known.get(normalize_name(folder.name))
-        if label is None:
-            found.unknown.append(folder)
-        elif found.images.get(label):
-            found.duplicates.append(folder)
+        if label is None or found.by_label.get(label):
+            found.ignored.append(folder)
         else:  # no folder of this class yet, or an empty one
-            found.images[label] = list_folder(folder).images
+            found.by_label[label] = list_folder(folder).images
     return found
 
 
 def _warnings(
-    standard: StandardBenchmark,
-    root: Path,
-    folders: dict[str, _MatchedDomain],
-    found: list[_DomainImages],
+    standard: StandardBenchmark, root: Path, ignored: list[Path], found: list[_DomainImages]
 ) -> Iterator[str]:
-    present = {domain.domain for domain in found}
-    missing = [domain for domain in standard.domains if domain not in present]
+    present = {domain.name for domain in found}
+    missing = [name for name in standard.domains if name not in present]
     if missing:
         yield f"{root} lacks {join_names(missing)} of {standard.name}; using the other domains"
     for domain in found:
         differences = _differences(standard, domain)
         if differences:
-            yield f"{domain.domain} has {join_names(differences, limit=len(differences))}"
-    duplicates = [relative_name(root, path) for domain in found for path in domain.duplicates]
-    if duplicates:
-        yield f"ignoring further folders of the same class: {join_names(duplicates)}"
-    used = {place.folder for place in folders.values()}
-    unknown = [sub for sub in list_subfolders(root) if sub not in used]
-    unknown += [path for domain in found for path in domain.unknown]
-    if unknown:
-        names = [relative_name(root, folder) for folder in unknown]
-        yield f"ignoring folders that {standard.name} does not have: {join_names(names)}"
+            yield f"{domain.name} has {join_names(differences, limit=len(differences))}"
+    ignored = ignored + [folder for domain in found for folder in domain.ignored]
+    if ignored:
+        names = join_names([relative_name(root, folder) for folder in ignored])
+        yield f"ignoring folders that {standard.name} does not have or that repeat a class: {names}"
 
 
 def _differences(standard: StandardBenchmark, found: _DomainImages) -> list[str]:
     """Return how a domain differs from the standard list: per class if known, else in all."""
-    expected = standard.counts[found.domain]
+    expected = standard.counts[found.name]
     if isinstance(expected, int):
-        absent = [name for n, name in enumerate(standard.classes) if n not in found.images]
-        total = _count_difference(len(found.files), expected, "")
-        return total + [f"no folder {name}" for name in absent]
+        compared = [("", len(found.files), expected)]
+    else:
+        compared = [
+            (f" in {standard.classes[label]}", len(files), expected[label])
+            for label, files in sorted(found.by_label.items())
+        ]
     differences = []
-    for label, (name, count) in enumerate(zip(standard.classes, expected, strict=True)):
-        if label in found.images:
-            differences += _count_difference(len(found.images[label]), count, f" in {name}")
-        else:
-            differences.append(f"no folder {name} ({count} missing)")
-    return differences
-
-
-def _count_difference(count: int, expected: int, where: str) -> list[str]:
-    if count < expected:
-        return [f"{count} of {expected} images{where} ({expected - count} missing)"]
-    if count > expected:
-        return [f"{count} images{where} ({count - expected} more than the standard list)"]
-    return []
+    for where, count, listed in compared:
+        if count < listed:
+            differences.append(f"{count} of {listed} images{where} ({listed - count} missing)")
+        elif count > listed:
+            differences.append(
+                f"{count} images{where} ({count - listed} more than the standard list)"
+            )
+    absent = [name for label, name in enumerate(standard.classes) if label not in found.by_label]
+    return differences + [f"no folder {name}" for name in absent]

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from fedwca.engines.base import Exchange, Job
-from fedwca.engines.flower.inbox import Grid, Inbox
-from fedwca.engines.flower.messages import Request
+from fedwca.engines.flower.grid_adapter import FlowerGrid
+from fedwca.engines.flower.inbox import Inbox
 from fedwca.engines.flower.plan import Task
-from fedwca.engines.flower.refusal_log import RefusalLog
 from fedwca.engines.flower.round import Round, Rules
-from fedwca.engines.flower.site_registry import SiteRegistry, SiteStatus, format_site_names
+from fedwca.engines.flower.site_registry import RefusalLog, SiteRegistry, SiteStatus
 from fedwca.engines.flower.sum_round import SumRound
 from fedwca.methods.base import Client, Record
 
@@ -42,7 +41,7 @@ class FlowerEngine:
 
     def __init__(
         self,
-        grid: Grid,
+        grid: FlowerGrid,
         task: Task,
         rules: Rules,
         read_expected: Callable[[], Mapping[str, str]],
@@ -54,7 +53,7 @@ class FlowerEngine:
         self._refusal_log = refusal_log
         self._registry = SiteRegistry(
             Inbox(grid, 2 * rules.round_seconds + 60),
-            Request("join", task.run, task.plan),
+            task.request("join"),
             read_expected,
             publish,
             refusal_log,
@@ -71,10 +70,10 @@ class FlowerEngine:
                 break
             if time.monotonic() > reminded + _REMINDER:
                 reminded = time.monotonic()
-                logger.info("waiting for sites; online: %s", format_site_names(online))
+                logger.info("waiting for sites; online: %s", ", ".join(online) or "none")
             self._registry.wait()
         if not self._started and (missing := self._registry.never_seen()):
-            logger.info("starting without %s", format_site_names(missing))
+            logger.info("starting without %s", ", ".join(missing))
         self._started = True
         return [Client(name) for name in online]
 
@@ -99,9 +98,9 @@ class FlowerEngine:
         self._registry.round = round
         current = Round(self._task, self._registry, self._rules, self._scratch)
         current.run(jobs)
-        results = current.ordered_results()
+        results = current.results()
         down, up = current.bytes_down, current.bytes_up
-        if self._task.least_summed and current.keys:
+        if self._task.plan.least_summed and current.keys:
             sums = SumRound(self._task, self._registry, self._rules.round_seconds)
             results = sums.replace_models(state, results, current.keys)
             down, up = down + sums.bytes_down, up + sums.bytes_up

@@ -1,8 +1,9 @@
 """Flower's grid, with replies that are pulled by message id, checked for size and stored in files.
 
-Flower's public `Grid.pull_messages` (as of 1.41) cannot do this: it also returns what nodes pushed
-unasked, trusts what a reply says about itself, and reads a whole reply into memory. The modules of
-Flower used here instead are internal, so the versions that pyproject.toml admits stay narrow.
+Flower's public `Grid.pull_messages` (1.41, 1.42) is not enough, even for one message id: it also
+returns whatever nodes push unasked and raises if that is no message, so that the reply is lost; it
+assembles a reply of any size in memory; and a slow sender blocks the caller. The modules of Flower
+used here instead are internal, so pyproject.toml admits few versions.
 """
 
 import logging
@@ -29,7 +30,7 @@ from flwr.supercore.inflatable.inflatable_utils import (
     inflate_object_from_contents,
 )
 
-from fedwca._support.parse import parse_json
+from fedwca._support.text import parse_json
 from fedwca.engines.codec import WireError
 
 __all__ = ["FlowerGrid", "IncompleteReplyError", "StoredReply"]
@@ -79,20 +80,15 @@ class StoredReply:
         self._file.close()
 
     def read(self) -> Message:
-        """Return the message, once; WireError if Flower cannot assemble it."""
+        """Return the message, once; any exception if Flower cannot assemble it."""
         self._file.seek(0)
         contents = {name: self._file.read(length) for name, length in self._lengths.items()}
         self.close()
-        try:
-            total = 0
-            for length in _assembled_lengths(contents):
-                total += length
-                self._check_bytes(total)
-            message = inflate_object_from_contents(self._message_id, contents)
-        except WireError:
-            raise
-        except Exception as error:  # Flower's parsers raise a dozen kinds
-            raise WireError(f"it cannot be read ({type(error).__name__})") from None
+        total = 0
+        for length in _assembled_lengths(contents):
+            total += length
+            self._check_bytes(total)
+        message = inflate_object_from_contents(self._message_id, contents)
         if not isinstance(message, Message):
             raise WireError(f"it is a {type(message).__name__}, not a message")
         return message

@@ -2,15 +2,15 @@
 
 import threading
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from flwr.app import Message
 
 from fedwca.engines.codec import WireError
-from fedwca.engines.flower.grid_adapter import IncompleteReplyError
+from fedwca.engines.flower.grid_adapter import FlowerGrid, IncompleteReplyError, StoredReply
 from fedwca.engines.flower.messages import Reply, Request
 
-__all__ = ["Grid", "Inbox", "NoReply", "Node"]
+__all__ = ["Inbox", "NoReply", "Node"]
 
 _PULL_PATIENCE = 5.0  # seconds that the other replies wait for one that arrives slowly
 
@@ -20,20 +20,6 @@ class Node(NamedTuple):
 
     id: int
     public_key: str
-
-
-class CompleteReply(Protocol):
-    """A reply that arrived completely; see `StoredReply`."""
-
-    def read(self) -> Message: ...
-
-
-class Grid(Protocol):
-    """How nodes are reached; see `FlowerGrid`."""
-
-    def get_nodes(self) -> Any: ...
-    def push_message(self, message: Message) -> str | None: ...
-    def pull_reply(self, message_id: str) -> CompleteReply | None: ...
 
 
 class NoReply(NamedTuple):
@@ -51,7 +37,7 @@ class Inbox:
         seconds: how long Flower keeps a message.
     """
 
-    def __init__(self, grid: Grid, seconds: float) -> None:
+    def __init__(self, grid: FlowerGrid, seconds: float) -> None:
         self._grid, self._seconds = grid, seconds
         self._open: list[str] = []  # ids of messages without a reply
         self._slow: dict[str, _Pull] = {}
@@ -88,16 +74,20 @@ class Inbox:
 class _Pull:
     """Pulls the reply to one message in a thread of its own."""
 
-    def __init__(self, grid: Grid, message_id: str) -> None:
-        self._complete: CompleteReply | None = None
+    def __init__(self, grid: FlowerGrid, message_id: str) -> None:
+        self._pulled: StoredReply | NoReply | None = None
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, args=(grid, message_id), daemon=True)
         self._thread.start()
 
-    def _run(self, grid: Grid, message_id: str) -> None:
+    def _run(self, grid: FlowerGrid, message_id: str) -> None:
         try:
-            self._complete = grid.pull_reply(message_id)
-        except Exception as error:  # raised again in the main thread
+            self._pulled = grid.pull_reply(message_id)
+        except IncompleteReplyError as error:
+            self._pulled = NoReply(str(error))
+        except WireError as error:
+            self._pulled = NoReply(str(error), refused=True)
+        except Exception as error:  # not the sender's fault; raised again in the main thread
             self._error = error
 
     def finished_within(self, seconds: float) -> bool:
@@ -106,25 +96,22 @@ class _Pull:
 
     def reply(self) -> Reply | NoReply | None:
         """Return the reply, if there is one; raises what is not the sender's fault."""
-        try:
-            if self._error is not None:
-                raise self._error
-            return None if self._complete is None else _parse(self._complete.read())
-        except IncompleteReplyError as error:
-            return NoReply(str(error))
-        except WireError as error:
-            return NoReply(str(error), refused=True)
+        if self._error is not None:
+            raise self._error
+        pulled = self._pulled
+        return pulled if pulled is None or isinstance(pulled, NoReply) else _parse(pulled)
 
 
-def _parse(message: Message) -> Reply | NoReply:
+def _parse(stored: StoredReply) -> Reply | NoReply:
     try:
+        message = stored.read()
         if message.has_error():
             return NoReply(f"error {message.error.code}, {_last_line(message.error.reason)}")
         return Reply.from_records(message.content)
-    except WireError:
-        raise
-    except Exception as error:  # whatever a site sends must not end the run of the others
-        raise WireError(f"it cannot be read ({type(error).__name__})") from None
+    except WireError as error:
+        return NoReply(str(error), refused=True)
+    except Exception as error:  # Flower's parsers raise a dozen kinds, all due to the sender
+        return NoReply(f"it cannot be read ({type(error).__name__})", refused=True)
 
 
 def _last_line(text: str | None) -> str:

@@ -8,8 +8,8 @@ import math
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, cast, get_args
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast
 
 from flwr.app import (
     Array,
@@ -19,22 +19,23 @@ from flwr.app import (
     MetricRecord,
     RecordDict,
 )
+from pydantic import AfterValidator, NonNegativeInt, SkipValidation, TypeAdapter, ValidationError
 
 from fedwca._support.text import to_single_line
 from fedwca.core.params import State
 from fedwca.engines.base import Evaluation
-from fedwca.engines.codec import Payload, Wire, WireError
+from fedwca.engines.codec import EMPTY_PAYLOAD, Payload, Wire, WireError
 from fedwca.methods.base import Health, Record
 
-__all__ = ["PROTOCOL", "SUM_RECORD", "Reply", "Request", "Work"]
+__all__ = ["PROTOCOL", "SUM_RECORD", "Kind", "Reply", "Request", "Work", "describe_invalid"]
 
 SUM_RECORD = "step"  # the record in the messages and replies of a secure sum
 PROTOCOL = 2  # both ends must have the same
 _LOG_NAME = re.compile(r"[A-Za-z0-9_/.-]{1,60}")
 _MAX_LOG_VALUES, _MAX_LOG_LENGTH = 50, 1000
-_EMPTY = Payload("[]", b"")
 _STYPE = "safetensors"
 Kind = Literal["join", "work", "share", "mask", "unmask"]
+_Line = Annotated[str, AfterValidator(to_single_line)]
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,9 @@ class Request:
     kind: Kind
     run: str
     plan: str
-    round: int = 0
+    round: NonNegativeInt = 0
     wire: Wire = "float32"
-    payload: Payload = _EMPTY
+    payload: SkipValidation[Payload] = EMPTY_PAYLOAD
 
     @property
     def message_type(self) -> str:
@@ -86,18 +87,7 @@ class Request:
     @classmethod
     def from_records(cls, content: RecordDict) -> "Request":
         """Decode; WireError if it is not a request."""
-        words = _words(content)
-        kind, wire = _text(words, "kind"), _text(words, "wire")
-        if kind not in get_args(Kind) or wire not in ("float32", "float16"):
-            raise WireError(f"unknown request {kind!r} or wire format {wire!r}")
-        return cls(
-            cast(Kind, kind),
-            _text(words, "run"),
-            _text(words, "plan"),
-            _count(words, "round"),
-            cast(Wire, wire),
-            _payload(words, content),
-        )
+        return _parse(_REQUEST, content)
 
 
 @dataclass(frozen=True)
@@ -115,17 +105,17 @@ class Reply:
         images, test_images: how many the site has.
     """
 
-    site: str
-    run: str = ""
-    round: int = 0
-    problem: str = ""
+    site: _Line
+    run: _Line = ""
+    round: NonNegativeInt = 0
+    problem: _Line = ""
     missing: bool = False
     adapted: bool = False
-    payload: Payload = _EMPTY
-    health: Health = field(default_factory=dict)
+    payload: SkipValidation[Payload] = EMPTY_PAYLOAD
+    health: SkipValidation[Health] = field(default_factory=dict)
     evaluation: Evaluation | None = None
-    images: int = 0
-    test_images: int = 0
+    images: NonNegativeInt = 0
+    test_images: NonNegativeInt = 0
 
     def to_records(self) -> RecordDict:
         """Encode for Flower."""
@@ -147,32 +137,20 @@ class Reply:
             "health": MetricRecord(cast(Any, dict(self.health))),
         }
         if self.evaluation is not None:
-            scores = {
-                "correct": self.evaluation.correct,
-                "total": self.evaluation.total,
-                "confidence": self.evaluation.confidence,
-            }
-            records["evaluation"] = MetricRecord(cast(Any, scores))
+            records["evaluation"] = MetricRecord(asdict(self.evaluation))
         return RecordDict(cast(Any, records))
 
     @classmethod
     def from_records(cls, content: RecordDict) -> "Reply":
         """Decode; WireError if it is not a reply."""
-        words = _words(content)
+        health = _health(content.metric_records.get("health", MetricRecord()))
         scores = content.metric_records.get("evaluation")
-        return cls(
-            site=to_single_line(_text(words, "site")),
-            run=to_single_line(_text(words, "run")),
-            round=_count(words, "round"),
-            problem=to_single_line(_text(words, "problem")),
-            missing=bool(words.get("missing")),
-            adapted=bool(words.get("adapted")),
-            payload=_payload(words, content),
-            health=_health(content.metric_records.get("health", MetricRecord())),
-            evaluation=_evaluation(scores) if scores is not None else None,
-            images=_count(words, "images"),
-            test_images=_count(words, "test_images"),
-        )
+        evaluation = _evaluation(scores) if scores is not None else None
+        return _parse(_REPLY, content, health=health, evaluation=evaluation)
+
+
+_REQUEST, _REPLY = TypeAdapter(Request), TypeAdapter(Reply)
+T = TypeVar("T")
 
 
 class Work(NamedTuple):
@@ -211,37 +189,36 @@ def _tensors(payload: Payload) -> ArrayRecord:
     return ArrayRecord({"blob": blob} if payload.blob else {})
 
 
-def _payload(words: ConfigRecord, content: RecordDict) -> Payload:
-    blob = content.array_records.get("tensors", ArrayRecord()).get("blob")
-    if blob is None:
-        return _EMPTY
-    if blob.stype != _STYPE:
-        raise WireError(f"its tensors are {blob.stype!r}, not {_STYPE}")
-    return Payload(_text(words, "places"), blob.data)
-
-
-def _words(content: RecordDict) -> ConfigRecord:
+def _parse(kind: TypeAdapter[T], content: RecordDict, **more: object) -> T:
+    """Return a request or a reply; WireError if its words have other names or types."""
     words = content.config_records.get("words", ConfigRecord())
     if words.get("protocol") != PROTOCOL:
         raise WireError(
             f"the other end uses protocol {words.get('protocol')!r}, this one {PROTOCOL}: "
             "install the same version of fedwca on both"
         )
-    return words
+    payload = _payload(words.get("places"), content)
+    try:
+        return kind.validate_python({**words, **more, "payload": payload})
+    except ValidationError as error:
+        raise WireError(describe_invalid(error)) from None
 
 
-def _text(words: ConfigRecord, key: str) -> str:
-    value = words.get(key)
-    if not isinstance(value, str):
-        raise WireError(f"{key!r} is not text")
-    return value
+def _payload(places: object, content: RecordDict) -> Payload:
+    blob = content.array_records.get("tensors", ArrayRecord()).get("blob")
+    if blob is None:
+        return EMPTY_PAYLOAD
+    if blob.stype != _STYPE:
+        raise WireError(f"its tensors are {blob.stype!r}, not {_STYPE}")
+    if not isinstance(places, str):
+        raise WireError("places: it is not text")
+    return Payload(places, blob.data)
 
 
-def _count(words: ConfigRecord, key: str) -> int:
-    value = words.get(key)
-    if not isinstance(value, int) or value < 0:
-        raise WireError(f"{key!r} is not a non-negative integer")
-    return value
+def describe_invalid(error: ValidationError) -> str:
+    """Return the first reason why received data is not valid, with its place."""
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 def _health(record: MetricRecord) -> Health:

@@ -1,21 +1,22 @@
-"""What both ends must know of a deployed run: the plan that sites get, and the server's task."""
+"""What server and sites must know of a deployed run."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedwca._support.errors import UserError
 from fedwca.core.params import State, clone
 from fedwca.core.style import style_length
-from fedwca.engines.codec import Wire, WireError
+from fedwca.engines.codec import EMPTY_PAYLOAD, Payload, Wire, WireError
+from fedwca.engines.flower.messages import Kind, Request, describe_invalid
 from fedwca.methods import Method, build_method
-from fedwca.models import DomainModel, ModelDescription, NetworkSpec
+from fedwca.models import DomainModel, NetworkSpec
 from fedwca.models.domain_model import MAX_WEIGHTS
-from fedwca.privacy.settings import Privacy
+from fedwca.privacy.mechanism import Privacy
 
-__all__ = ["Plan", "Task", "create_task", "parse_plan"]
+__all__ = ["Plan", "Task", "classifier_state", "create_task", "parse_plan"]
 
 
 class Plan(BaseModel):
@@ -51,15 +52,6 @@ class Plan(BaseModel):
             raise WireError(f"the run's network {self.network.backbone} is too large to be sent")
         return template
 
-    def describe(self, **made: JsonValue) -> ModelDescription:
-        """Return the description of a model of this run."""
-        return self.network.describe(
-            method=self.method.get("name"),
-            seed=self.seed,
-            settings={"method": self.method, "training": self.training},
-            **made,
-        )
-
     def sizes(self, model: DomainModel) -> dict[str, int]:
         """Return what the letters in a method's declarations stand for."""
         classes, features = model.classifier_weight().shape
@@ -72,9 +64,9 @@ def parse_plan(text: str) -> Plan:
         plan = Plan.model_validate_json(text)
         plan.build_method()
     except (ValidationError, UserError) as error:
-        first = str(error).splitlines()[0]
+        reason = describe_invalid(error) if isinstance(error, ValidationError) else error
         raise WireError(
-            f"the run's settings are not understood ({first}): "
+            f"the run's settings are not understood ({reason}): "
             "install the same version of fedwca on the server and on every site"
         ) from None
     return plan
@@ -85,38 +77,41 @@ class Task(NamedTuple):
 
     Attributes:
         run: name of the run.
-        plan: the plan as sites get it.
+        plan: what sites get to know of it.
         method: whose messages and replies travel.
         features: of the source model, to compare replies with.
         classifier: the frozen classifier, which every site gets.
         sizes: what the letters in the method's declarations stand for.
         wire: how weights travel.
-        private: whether sites withhold their numbers of images and their evaluations.
-        least_summed: how many models a secure sum must have; 0 if models are sent as they are.
     """
 
     run: str
-    plan: str
+    plan: Plan
     method: Method
     features: State
     classifier: State
     sizes: Mapping[str, int]
     wire: Wire
-    private: bool
-    least_summed: int
+
+    def request(self, kind: Kind, round: int = 0, payload: Payload = EMPTY_PAYLOAD) -> Request:
+        """Return a request of this run to a site."""
+        plan = self.plan.model_dump_json()
+        return Request(kind, self.run, plan, round, self.wire, payload)
 
 
 def create_task(run: str, plan: Plan, model: DomainModel, wire: Wire) -> Task:
     """Return the task of a run that starts from a source model."""
-    weights = clone(model.state_dict())
     return Task(
         run=run,
-        plan=plan.model_dump_json(),
+        plan=plan,
         method=plan.build_method(),
         features=clone(model.feature_state()),
-        classifier={n: t for n, t in weights.items() if n.startswith("classifier.")},
+        classifier=clone(classifier_state(model)),
         sizes=plan.sizes(model),
         wire=wire,
-        private=plan.privacy.on,
-        least_summed=plan.least_summed,
     )
+
+
+def classifier_state(model: DomainModel) -> State:
+    """Return the weights of a model's classifier, which share its memory."""
+    return {n: t for n, t in model.state_dict().items() if n.startswith("classifier.")}

@@ -16,7 +16,7 @@ from fedwca.engines.base import Job
 from fedwca.engines.client_runtime import ClientRuntime, use_threads
 from fedwca.engines.codec import MissingError, WireError, pack, unpack
 from fedwca.engines.flower.messages import SUM_RECORD, Reply, Request, Work
-from fedwca.engines.flower.plan import Plan, parse_plan
+from fedwca.engines.flower.plan import Plan, classifier_state, parse_plan
 from fedwca.engines.flower.site_store import SiteStore
 from fedwca.engines.record_checks import check_message, check_reply, check_state
 from fedwca.engines.secure_sum.masked_reply import mask_reply, shown_weights
@@ -119,7 +119,6 @@ class _SiteRound:
             return Reply(site, missing=True)
         work = Work.from_records(records)
         _load_classifier(self._template, work.classifier)  # fails before memory is spent on it
-        self._check_work(work)
         job = self._make_job(work)
         runtime = self._build_runtime(work.classifier, images)
         keep_freed_memory()
@@ -147,29 +146,31 @@ class _SiteRound:
         clients = {self._config.site: images}
         return ClientRuntime(model, self._method, clients, plan.seed, plan.privacy)
 
-    def _check_work(self, work: Work) -> None:
-        """Raise WireError if the work holds anything but what the method declares."""
-        if work.message is not None:
-            check_message(work.message, self._method.sends, self._features, self._sizes)
+    def _make_job(self, work: Work) -> Job:
+        """Return the job; WireError if it holds anything but what the method declares.
+
+        A site that has lost its model starts again from the server's.
+        """
+        message, memory = work.message, self._store.load_memory(self._request.round)
         if work.offered is not None:
             check_state("offered", work.offered, self._features)
-
-    def _make_job(self, work: Work) -> Job:
-        """Return the job; a site that has lost its model starts again from the server's."""
-        message, memory = work.message, self._store.load_memory(self._request.round)
-        if message is not None and work.offered and self._has_lost_model(message, memory):
-            message = Record({"source": work.offered}, message.values)
+        if message is not None:
+            check_message(message, self._method.sends, self._features, self._sizes)
+            expects_model = bool(self._method.sends) and not message.models
+            if expects_model and not memory.models and work.offered:
+                message = Record({"source": work.offered}, message.values)
         return Job(message, work.offered, memory)
-
-    def _has_lost_model(self, message: Record, memory: Record) -> bool:
-        """Return whether the server assumes that the site has a model, but it has none."""
-        return bool(self._method.sends) and not message.models and not memory.models
 
     def _save_model(self, model: DomainModel) -> None:
         """Save the model that the site uses from now on."""
-        request = self._request
-        description = self._plan.describe(
-            client=self._config.site, run=request.run, rounds=request.round
+        plan, request = self._plan, self._request
+        description = plan.network.describe(
+            method=plan.method.get("name"),
+            seed=plan.seed,
+            settings={"method": plan.method, "training": plan.training},
+            client=self._config.site,
+            run=request.run,
+            rounds=request.round,
         )
         save_model(model, self._store.path / "model.safetensors", description)
 
@@ -201,7 +202,7 @@ class _SiteRound:
 
 
 def _load_classifier(model: DomainModel, classifier: State) -> None:
-    own = {n: t for n, t in model.state_dict().items() if n.startswith("classifier.")}
+    own = classifier_state(model)
     check_state("classifier", classifier, own)
     with torch.no_grad():
         for name, tensor in own.items():

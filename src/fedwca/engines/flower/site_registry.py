@@ -3,16 +3,19 @@
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple, TypedDict
 
+from fedwca._support.files import append_line, read_lines
 from fedwca._support.text import to_single_line
+from fedwca.engines.base import Refusals
 from fedwca.engines.codec import WireError
 from fedwca.engines.flower.inbox import Inbox, Node, NoReply
 from fedwca.engines.flower.messages import Reply, Request
-from fedwca.engines.flower.refusal_log import RefusalLog
 
-__all__ = ["ReceivedReply", "RegisteredSite", "SiteRegistry", "SiteStatus", "format_site_names"]
+__all__ = ["ReceivedReply", "RefusalLog", "RegisteredSite", "SiteRegistry", "SiteStatus"]
 
 logger = logging.getLogger(__name__)
 
@@ -32,11 +35,33 @@ class SiteStatus(TypedDict):
     problem: str  # the last one, with its round
 
 
-class JoinRequest(NamedTuple):
-    """A node was asked to join: when to ask again, and the pause before that."""
+class RefusalLog:
+    """The refused replies of all sites: one line each, in a file that outlives the server.
 
-    repeat_at: float
-    pause: float
+    Args:
+        path: the file; created with its first line.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        lines = read_lines(path, older=False)
+        self._counts = Counter(line["site"] for line in lines if "refused" in line)
+        self._new: dict[str, list[str]] = {}
+
+    def add(self, site: str, round: int, reason: str) -> None:
+        """Record a refused reply."""
+        self._counts[site] += 1
+        self._new.setdefault(site, []).append(reason)
+        append_line(self._path, {"round": round, "site": site, "refused": reason})
+
+    def count(self, site: str) -> int:
+        """Return how many replies of the site were refused in this run."""
+        return self._counts[site]
+
+    def drain(self) -> Refusals:
+        """Return the reasons by site since the last call."""
+        new, self._new = self._new, {}
+        return new
 
 
 class ReceivedReply(NamedTuple):
@@ -96,7 +121,8 @@ class SiteRegistry:
         self._read_expected, self._publish = read_expected, publish
         self._refusal_log = refusal_log
         self._sites: dict[str, RegisteredSite] = {}
-        self._joining: dict[int, JoinRequest] = {}  # by node
+        # By node: when to ask it again to join, and the pause before that.
+        self._joining: dict[int, tuple[float, float]] = {}
         self._join_messages: dict[str, Node] = {}
         self._messages: dict[str, tuple[RegisteredSite, int]] = {}  # with the round
         self._published: dict[str, SiteStatus] = {}
@@ -148,15 +174,15 @@ class SiteRegistry:
 
     def report_failure(self, site: RegisteredSite, what: str, problem: str) -> None:
         """Log a site's problem and show it in its status; `what` says what it leads to."""
-        site.status["problem"] = f"round {self.round}: {to_single_line(problem)}"
-        logger.info("round %d: %s %s: %s", self.round, site.name, what, to_single_line(problem))
+        problem = to_single_line(problem)
+        site.status["problem"] = f"round {self.round}: {problem}"
+        logger.info("round %d: %s %s: %s", self.round, site.name, what, problem)
 
     def refuse(self, site: RegisteredSite, what: str, error: str | Exception) -> None:
         """Count, log and show a refused reply."""
         expected = isinstance(error, str | WireError)
         reason = str(error) if expected else f"{type(error).__name__}, {error}"
-        self._refusal_log.add(site.name, self.round, to_single_line(reason))
-        site.status["refused"] = self._refusal_log.count(site.name)
+        self._count_refusal(site.name, reason)
         self.report_failure(site, what, f"its reply is refused: {reason}")
 
     def report_no_reply(self, site: RegisteredSite, what: str, reply: NoReply) -> None:
@@ -169,9 +195,8 @@ class SiteRegistry:
         A node that does not answer is asked at growing intervals: every question stays open until
         it is answered, as that may take long.
         """
-        before = self._joining.get(node.id)
-        pause = 2 * before.pause if before else _REPEAT_JOIN
-        self._joining[node.id] = JoinRequest(time.monotonic() + pause, pause)
+        _, pause = self._joining.get(node.id, (0, _REPEAT_JOIN / 2))
+        self._joining[node.id] = (time.monotonic() + 2 * pause, 2 * pause)
         message_id = self._inbox.send(node.id, self._join_request)
         if message_id is not None:
             self._join_messages[message_id] = node
@@ -197,29 +222,29 @@ class SiteRegistry:
 
     def _request_join_if_expected(self, node: Node) -> None:
         """Send nothing, not even the run's settings, to a node whose key is not registered."""
-        asked = self._joining.get(node.id)
-        if asked is not None and time.monotonic() < asked.repeat_at:
+        repeat_at, _ = self._joining.get(node.id, (0, 0))
+        if time.monotonic() < repeat_at:
             return
         keys = set(self._read_expected().values())
         if "" in keys or node.public_key in keys:
             self.request_join(node)
         else:
             logger.info("Ignoring a node with an unregistered key")
-            self._joining[node.id] = JoinRequest(math.inf, 0)
+            self._joining[node.id] = (math.inf, 0)
 
     def _handle_join_reply(self, node: Node, reply: Reply | NoReply) -> None:
         if node.id in self._joining:
-            self._joining[node.id] = JoinRequest(time.monotonic() + _REPEAT_JOIN, _REPEAT_JOIN)
+            self._joining[node.id] = (time.monotonic() + _REPEAT_JOIN, _REPEAT_JOIN)
         owner = self._owner(node)
         if isinstance(reply, NoReply):
             reason = to_single_line(reply.reason)
             logger.info("%s did not say which site it is: %s", owner or "a node", reason)
             if reply.refused:
-                self._refuse_join(owner, reason)
+                self._count_refusal(owner, reason)
         elif problem := self._check_join(node, reply):
             name = reply.site if owner in ("", reply.site) else f"{owner} as {reply.site}"
             logger.info("%s cannot join: %s", name, problem)
-            self._refuse_join(owner, f"joined as {reply.site}: {problem}")
+            self._count_refusal(owner, f"joined as {reply.site}: {problem}")
         elif reply.problem:
             logger.info("%s cannot join: %s", reply.site, reply.problem)
         else:
@@ -227,9 +252,8 @@ class SiteRegistry:
 
     def _owner(self, node: Node) -> str:
         """Return the site whose key the node holds; "" where there are no keys."""
-        return {key: name for name, key in self._read_expected().items() if key}.get(
-            node.public_key, ""
-        )
+        owners = {key: name for name, key in self._read_expected().items() if key}
+        return owners.get(node.public_key, "")
 
     def _check_join(self, node: Node, reply: Reply) -> str:
         """Return why a node cannot be the site that it says it is; "" if it can."""
@@ -242,12 +266,12 @@ class SiteRegistry:
             return f"it reports more than {_MAX_IMAGES:,} images"
         return ""
 
-    def _refuse_join(self, owner: str, reason: str) -> None:
-        """Count a refused reply to a join request; without keys nobody knows who sent it."""
-        if owner:
-            self._refusal_log.add(owner, self.round, reason)
-            if owner in self._sites:
-                self._sites[owner].status["refused"] = self._refusal_log.count(owner)
+    def _count_refusal(self, name: str, reason: str) -> None:
+        """Count a refused reply; without keys, nobody knows who sent a reply to a join request."""
+        if name:
+            self._refusal_log.add(name, self.round, to_single_line(reason))
+        if name in self._sites:
+            self._sites[name].status["refused"] = self._refusal_log.count(name)
 
     def _register(self, node: Node, reply: Reply) -> None:
         site = self._sites.get(reply.site)
@@ -268,8 +292,3 @@ class SiteRegistry:
         if statuses != self._published:
             self._published = statuses
             self._publish(statuses)
-
-
-def format_site_names(names: list[str]) -> str:
-    """Return "a, b", or "none"."""
-    return ", ".join(names) or "none"

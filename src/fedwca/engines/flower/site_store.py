@@ -10,8 +10,7 @@ import torch
 from filelock import FileLock
 
 from fedwca._support.errors import UserError
-from fedwca._support.files import write_atomically
-from fedwca._support.temporary_files import remove_stale_files
+from fedwca._support.files import remove_stale_files, write_atomically
 from fedwca.engines.base import CHECKPOINT_COUNT
 from fedwca.engines.codec import Tensors, WireError, load_records, read_tensors, save_records
 from fedwca.engines.flower.messages import Request

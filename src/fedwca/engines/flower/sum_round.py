@@ -8,11 +8,10 @@ import torch
 from fedwca.core.params import State
 from fedwca.engines.base import ClientResult
 from fedwca.engines.codec import Payload, WireError, pack, unpack
-from fedwca.engines.flower.expected_reply import check_origin
 from fedwca.engines.flower.inbox import NoReply
-from fedwca.engines.flower.messages import SUM_RECORD, Reply, Request
+from fedwca.engines.flower.messages import SUM_RECORD, Reply
 from fedwca.engines.flower.plan import Task
-from fedwca.engines.flower.plausibility import check_magnitude
+from fedwca.engines.flower.reply_checks import check_magnitude, check_origin
 from fedwca.engines.flower.site_registry import RegisteredSite, SiteRegistry
 from fedwca.engines.record_checks import check_state, check_step_size
 from fedwca.engines.secure_sum.protocol import PublicKeys
@@ -73,8 +72,8 @@ class SumRound:
     def _sum(
         self, members: Mapping[str, GroupMember], keys: Mapping[str, PublicKeys]
     ) -> dict[str, State]:
-        task = self._task
-        sums = SecureSums(members, keys, task.features, task.least_summed, self._registry.round)
+        task, round = self._task, self._registry.round
+        sums = SecureSums(members, keys, task.features, task.plan.least_summed, round)
         for step in STEPS:
             self._run_step(step, sums)
         return sums.means(lambda mean: check_mean(mean, task.features))
@@ -84,8 +83,10 @@ class SumRound:
         self._registry.discard_replies()
         open_messages: dict[str, RegisteredSite] = {}
         for name, message in sums.messages(step).items():
-            site = self._registry[name]
-            message_id = self._send(site, step, message)
+            site, (payload, _) = self._registry[name], pack({SUM_RECORD: message})
+            self.bytes_down += payload.nbytes()
+            request = self._task.request(step, self._registry.round, payload)
+            message_id = self._registry.send(site, request)
             if message_id is not None:
                 open_messages[message_id] = site
         deadline = time.monotonic() + self._seconds
@@ -98,13 +99,6 @@ class SumRound:
             open_messages = {m: s for m, s in open_messages.items() if s.lost_at is None}
             if open_messages:
                 self._registry.wait()
-
-    def _send(self, site: RegisteredSite, step: Step, message: Record) -> str | None:
-        payload, _ = pack({SUM_RECORD: message})
-        self.bytes_down += payload.nbytes()
-        task = self._task
-        request = Request(step, task.run, task.plan, self._registry.round, payload=payload)
-        return self._registry.send(site, request)
 
     def _handle(
         self, step: Step, site: RegisteredSite, reply: Reply | NoReply, sums: SecureSums
@@ -143,6 +137,6 @@ def read_step_reply(payload: Payload, names: Collection[str], template: State) -
 
 
 def check_mean(mean: State, source: State) -> None:
-    """Refuse a mean that no honest models have: a site has spoiled the sum."""
+    """Refuse a mean that no honest models have: a site has falsified the sum."""
     check_state("mean", mean, source)
     check_magnitude(Record({"mean": mean}), source)

@@ -126,7 +126,7 @@ class SecureSums:
                 self._log_no_sum(group, str(error))
                 continue
             if missing := sorted(group.keys.keys() - set(group.masked)):
-                names = _join(group.keys), _join(missing)
+                names = ", ".join(group.keys), ", ".join(missing)
                 logger.info("round %d: the sum over %s lacks %s", self._round, *names)
             means.update(dict.fromkeys(group.masked, mean))
         return means
@@ -160,8 +160,5 @@ class SecureSums:
         return Record({}, {f"summed/{name}": torch.tensor(1) for name in group.masked})
 
     def _log_no_sum(self, group: _Group, reason: str) -> None:
-        logger.info("round %d: no sum over %s: %s", self._round, _join(group.keys), reason)
-
-
-def _join(names: Collection[str]) -> str:
-    return ", ".join(names)
+        names = ", ".join(group.keys)
+        logger.info("round %d: no sum over %s: %s", self._round, names, reason)

@@ -4,7 +4,6 @@ Flower starts a process for each step, so secrets are in files meanwhile, which 
 read.
 """
 
-import base64
 import hashlib
 import json
 import shutil
@@ -63,7 +62,7 @@ class SiteSums:
         self._folder.mkdir(mode=0o700)
         keys = new_keys()
         save_records(self._folder / "local.safetensors", {"": Record({"local": local})})
-        self._save_state({"round": round, "next": "share", "keys": _to_base64(keys)})
+        self._save_state({"round": round, "next": "share", "keys": _to_hex(keys)})
         return keys.public()
 
     def run_step(self, step: str, round: int, message: Record, least: int) -> Record:
@@ -78,7 +77,7 @@ class SiteSums:
         return self._unmask(state, message.values, least)
 
     def _share(self, state: dict[str, Any], values: Mapping[str, Tensor]) -> Record:
-        keys = PrivateKeys(*map(_from_base64, state["keys"]))
+        keys = PrivateKeys(*map(bytes.fromhex, state["keys"]))
         names = _names_after("mask/", values)
         if values.keys() != {f"{kind}/{name}" for kind in PublicKeys._fields for name in names}:
             raise SumError("the list of keys is not valid")
@@ -102,7 +101,8 @@ class SiteSums:
         counts = [values[name] for name in ("weight", "total") if name in values]
         if len(counts) < 2 or any(count.numel() != 1 for count in counts):
             raise SumError("the message does not say how often the site counts")
-        vector = encode(self._load_model(), *map(int, counts))
+        local = load_records(self._folder / "local.safetensors")[""].models["local"]
+        vector = encode(local, *map(int, counts))
         boxes = {n: tensor_to_bytes(values[f"box/{n}"]) for n in _names_after("box/", values)}
         member, masked = mask_vector(_member_from_json(state["member"]), boxes, vector)
         self._commit(state["round"], "vector", hashlib.sha256(vector.data).hexdigest())
@@ -135,12 +135,6 @@ class SiteSums:
             )
         return history
 
-    def _load_model(self) -> State:
-        try:
-            return load_records(self._folder / "local.safetensors")[""].models["local"]
-        except (ValueError, KeyError):
-            raise SumError("the model that it stored for the sum is corrupt") from None
-
     def _load_state(self) -> dict[str, Any]:
         return read_verified(self._folder / "secret.json") or {}
 
@@ -152,25 +146,21 @@ def _names_after(prefix: str, values: Mapping[str, Tensor]) -> list[str]:
     return [name.removeprefix(prefix) for name in values if name.startswith(prefix)]
 
 
-def _to_base64(parts: Collection[bytes]) -> list[str]:
-    return [base64.b64encode(part).decode() for part in parts]
-
-
-def _from_base64(text: str) -> bytes:
-    return base64.b64decode(text)
+def _to_hex(parts: Collection[bytes]) -> list[str]:
+    return [part.hex() for part in parts]
 
 
 def _member_to_json(member: Member) -> dict[str, Any]:
     return {
         "name": member.name,
-        "secrets": _to_base64([*member.keys, member.seed]),
-        "peers": {name: _to_base64(public) for name, public in member.peers.items()},
-        "shares": {name: _to_base64(shares) for name, shares in member.shares.items()},
+        "secrets": _to_hex([*member.keys, member.seed]),
+        "peers": {name: _to_hex(public) for name, public in member.peers.items()},
+        "shares": {name: _to_hex(shares) for name, shares in member.shares.items()},
     }
 
 
 def _member_from_json(member: dict[str, Any]) -> Member:
-    first, second, seed = map(_from_base64, member["secrets"])
-    peers = {name: PublicKeys(*map(_from_base64, t)) for name, t in member["peers"].items()}
-    shares = {name: Shares(*map(_from_base64, t)) for name, t in member["shares"].items()}
+    first, second, seed = map(bytes.fromhex, member["secrets"])
+    peers = {name: PublicKeys(*map(bytes.fromhex, t)) for name, t in member["peers"].items()}
+    shares = {name: Shares(*map(bytes.fromhex, t)) for name, t in member["shares"].items()}
     return Member(member["name"], PrivateKeys(first, second), seed, peers, shares)

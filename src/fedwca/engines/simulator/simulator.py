@@ -1,6 +1,7 @@
 """All clients on one machine: in worker processes of one thread each, or in this process."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from fedwca.engines.simulator.transfer import ModelFiles, RecentStates, files_of
 from fedwca.engines.simulator.worker_pool import WorkerPool
 from fedwca.methods.base import Adaptation, Client, Method, Record
 from fedwca.models import DomainModel
-from fedwca.privacy.settings import Privacy
+from fedwca.privacy.mechanism import Privacy
 
 __all__ = ["Simulator"]
 
@@ -63,22 +64,24 @@ class Simulator:
         until an exchange without it. Traffic counts what the method sends and receives; weights
         to evaluate do not travel in a simulation.
         """
-        counted = _CountedJobs(jobs)
-        old_files = self._files.paths()
-        if self._pool is None:
-            with use_threads(1):
-                outcomes = {c: self._program.run(c, round, job) for c, job in counted}
-            self._files.remove(old_files - counted.memory_files)
-        else:
-            recent = RecentStates()
-            stored_jobs = {
-                client: self._store_job(client, round, job, recent) for client, job in counted
-            }
-            self._files.remove(old_files - counted.memory_files)
+        old_files, memory_files = self._files.paths(), set[Path]()
+        recent, stored_jobs = RecentStates(), dict[Client, _StoredJob]()
+        outcomes: dict[Client, _Outcome] = {}
+        bytes_down = 0
+        with use_threads(1) if self._pool is None else nullcontext():
+            for client, job in jobs:
+                bytes_down += job.message.nbytes() if job.message else 0
+                memory_files |= files_of(job.memory)
+                if self._pool is None:
+                    outcomes[client] = self._program.run(client, round, job)
+                else:
+                    stored_jobs[client] = self._store_job(client, round, job, recent)
+        self._files.remove(old_files - memory_files)
+        if self._pool is not None:
             outcomes = self._run_in_pool(self._pool, stored_jobs)
         results = {client: outcome.result for client, outcome in outcomes.items()}
         bytes_up = sum(outcome.reply_bytes for outcome in outcomes.values())
-        return Exchange(results, counted.bytes_down, bytes_up)
+        return Exchange(results, bytes_down, bytes_up)
 
     def _store_job(
         self, client: Client, round: int, job: Job, recent: RecentStates
@@ -95,38 +98,16 @@ class Simulator:
     def _run_in_pool(
         self, pool: "WorkerPool[_StoredJob, _Outcome]", stored_jobs: "dict[Client, _StoredJob]"
     ) -> "dict[Client, _Outcome]":
-        # The largest first, so that no worker ends late.
+        # Most images first, so that no worker ends late.
         order = sorted(stored_jobs, key=lambda client: -self._image_counts[client.name])
         outcomes = pool.map({client.name: stored_jobs[client] for client in order})
         return {client: outcomes[client.name] for client in stored_jobs}
 
     def close(self) -> None:
         """Stop the workers and remove the files."""
-        try:
-            if self._pool is not None:
-                self._pool.stop()
-        finally:  # Ctrl-C, postponed while workers stop, is raised here
-            self._files.remove_folder()
-
-
-class _CountedJobs:
-    """Iterates over jobs, one at a time, and sums up what they send.
-
-    Attributes:
-        bytes_down: size of the messages so far.
-        memory_files: files of the clients' memories so far.
-    """
-
-    def __init__(self, jobs: Iterable[tuple[Client, Job]]) -> None:
-        self._jobs = jobs
-        self.bytes_down = 0
-        self.memory_files: set[Path] = set()
-
-    def __iter__(self) -> Iterator[tuple[Client, Job]]:
-        for client, job in self._jobs:
-            self.bytes_down += job.message.nbytes() if job.message else 0
-            self.memory_files |= files_of(job.memory)
-            yield client, job
+        if self._pool is not None:
+            self._pool.stop()
+        self._files.remove_folder()
 
 
 class _StoredJob(NamedTuple):

@@ -1,4 +1,4 @@
-"""Worker processes that do named jobs; a worker that dies is replaced and its job done again."""
+"""Worker processes that do the jobs of clients; one that dies is replaced, and its job repeated."""
 
 import logging
 import multiprocessing
@@ -10,12 +10,13 @@ import threading
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from types import FrameType
-from typing import Any, Generic, NamedTuple, TypeVar
+from types import ModuleType
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -39,6 +40,9 @@ R = TypeVar("R")
 class WorkerPool(Generic[J, R]):
     """Processes of one thread each that do the jobs of clients.
 
+    Every worker has a pipe of its own, so a worker that is killed while it sends a result cannot
+    block the others, and its death is the death of one known job.
+
     Args:
         program: does a job; sent to each worker once.
         count: number of workers; they start with the first jobs.
@@ -52,121 +56,97 @@ class WorkerPool(Generic[J, R]):
     def map(self, jobs: Mapping[str, J]) -> dict[str, R]:
         """Return the results of all jobs by client; jobs start in their order.
 
-        After three deaths of its worker a job runs alone, with all of the machine's memory. If
-        that fails too, a UserError names the client. Any error stops the workers.
+        A job whose worker has died three times runs alone at the end, with all of the machine's
+        memory. If that fails too, a UserError names the client. Any error stops the workers.
         """
-        waiting, deaths = deque(jobs), Counter[str]()
-        results: dict[str, R] = {}
         try:
-            while len(results) < len(jobs):
-                while waiting and self._may_start(waiting[0], deaths):
-                    name = waiting.popleft()
-                    if deaths[name] == _PARALLEL_TRIES:
-                        self.stop()  # idle workers hold memory too
-                    self._idle_worker().assign(name, pickle.dumps(jobs[name]))
-                for worker in self._wait():
-                    name = worker.client
-                    try:
-                        content = worker.receive()
-                    except (EOFError, OSError, MemoryError):
-                        self._count_death(worker, deaths)
-                        waiting.appendleft(name)
-                    else:
-                        if content is not None:
-                            results[name] = _read_result(content)
+            results = self._run(jobs, self._count, _PARALLEL_TRIES)
+            for name in [name for name in jobs if name not in results]:
+                self.stop()  # idle workers hold memory too
+                alone = self._run({name: jobs[name]}, count=1, tries=1)
+                if not alone:
+                    raise UserError(
+                        f"The worker for client {name!r} failed {_PARALLEL_TRIES} times in "
+                        "parallel and once alone. Free memory or lower training.batch_size, then "
+                        "rerun to resume."
+                    )
+                results |= alone
         except BaseException:
             self.stop()
             raise
         return results
 
-    def pids(self) -> list[int]:
-        """Return the process ids of the workers."""
-        return [worker.process.pid or 0 for worker in self._workers]
-
     def stop(self) -> None:
         """Kill all workers, whatever they are doing."""
-        with _postpone_signals():
+        for worker in self._workers:
+            worker.process.kill()
+        while self._workers:
+            self._workers.pop().kill()
+
+    def _run(self, jobs: Mapping[str, J], count: int, tries: int) -> dict[str, R]:
+        """Return the results of all jobs but those whose workers died `tries` times."""
+        waiting, deaths = deque(jobs), Counter[str]()
+        results: dict[str, R] = {}
+        while waiting or self._busy():
+            self._start_workers(min(count, len(waiting) + len(self._busy())))
             for worker in self._workers:
-                worker.process.kill()
-            while self._workers:
-                self._workers.pop().kill()
+                if waiting and not worker.client:
+                    worker.client = waiting.popleft()
+                    worker.send(pickle.dumps(jobs[worker.client]))
+            for worker in self._wait():
+                name, worker.client = worker.client, ""
+                try:
+                    content = worker.connection.recv_bytes()
+                except (EOFError, OSError):
+                    self._workers.remove(worker)
+                    deaths[name] += 1
+                    end = worker.kill()
+                    logger.warning(
+                        "The worker for client %s %s (try %d of %d)", name, end, deaths[name], tries
+                    )
+                    if deaths[name] < tries:
+                        waiting.appendleft(name)
+                else:
+                    results[name] = _read_result(content)
+        return results
 
     def _busy(self) -> "list[_Worker]":
         return [worker for worker in self._workers if worker.client]
 
-    def _may_start(self, name: str, deaths: Counter[str]) -> bool:
-        names = [name, *(worker.client for worker in self._busy())]
-        return len(names) == 1 or (
-            len(names) <= self._count and all(deaths[n] < _PARALLEL_TRIES for n in names)
-        )
-
-    def _idle_worker(self) -> "_Worker":
-        for worker in [worker for worker in self._workers if not worker.client]:
-            if worker.process.is_alive():
-                return worker
-            self._workers.remove(worker)
-            logger.warning("An idle worker %s; starting another.", worker.kill())
-        with ExitStack() as stack:
-            stack.enter_context(_postpone_signals())
-            stack.enter_context(_block_interrupts())
-            # Workers need the user's script only for a method or network that it defines.
-            if b"__main__" not in self._program:
-                stack.enter_context(_hide_script())
-            self._workers.append(_Worker(self._program))
-        return self._workers[-1]
-
     def _wait(self) -> "list[_Worker]":
-        """Wait for busy workers and return those that have sent something or died."""
+        """Wait for busy workers and return those that have sent a result or died."""
         by_connection = {worker.connection: worker for worker in self._busy()}
         return [by_connection[ready] for ready in wait(by_connection)]  # type: ignore[index]
 
-    def _count_death(self, worker: "_Worker", deaths: Counter[str]) -> None:
-        name, end = worker.client, worker.kill()
-        self._workers.remove(worker)
-        if deaths[name] == _PARALLEL_TRIES:
-            raise UserError(
-                f"The worker for client {name!r} {end}; it failed {_PARALLEL_TRIES} times in "
-                "parallel and once alone. Free memory or lower training.batch_size, then rerun "
-                "to resume."
-            )
-        deaths[name] += 1
-        alone = ", alone" if deaths[name] == _PARALLEL_TRIES else ""
-        logger.warning("The worker for client %s %s; trying again%s.", name, end, alone)
+    def _start_workers(self, count: int) -> None:
+        """Start processes until there are so many, and send them the program."""
+        running = len(self._workers)
+        if running >= count:
+            return
+        # Workers need the user's script only for a method or network that it defines.
+        hidden = nullcontext() if b"__main__" in self._program else _hide_script()
+        # In a thread, which Ctrl-C does not interrupt: a half-started process prints a traceback.
+        with hidden, ThreadPoolExecutor(1, initializer=_block_interrupts) as thread:
+            while len(self._workers) < count:
+                self._workers.append(thread.submit(_Worker).result())
+        for worker in self._workers[running:]:
+            worker.send(self._program)  # waits until the process reads, so all start before
 
 
 class _Worker:
-    """A process and the client whose job it does; its first message says that it has started."""
+    """A process, and the client whose job it does."""
 
-    def __init__(self, program: bytes) -> None:
+    def __init__(self) -> None:
         self.connection, child_end = _spawn.Pipe()
         self.process = _spawn.Process(target=_serve, args=(child_end,), daemon=True)
         self.process.start()
         child_end.close()  # so that the process's death closes the connection
         self.client = ""
-        self._started = False
-        self._unsent = [program]  # a process that is still importing would block us
 
-    def assign(self, name: str, content: bytes) -> None:
-        """Let the process do a job."""
-        self.client = name
-        self._unsent.append(content)
-        if self._started:
-            self._send()
-
-    def receive(self) -> bytes | None:
-        """Return the result of the job; None if the process has only just started."""
-        content = self.connection.recv_bytes()
-        if self._started:
-            self.client = ""
-            return content
-        self._started = True
-        self._send()
-        return None
-
-    def _send(self) -> None:
-        with suppress(OSError):  # the process has died, which `receive` reports
-            while self._unsent:
-                self.connection.send_bytes(self._unsent.pop(0))
+    def send(self, content: bytes) -> None:
+        """Send the program or a job."""
+        with suppress(OSError):  # the process has died, which receiving shows
+            self.connection.send_bytes(content)
 
     def kill(self) -> str:
         """Kill the process and return how it ended."""
@@ -174,72 +154,31 @@ class _Worker:
         self.process.kill()
         self.process.join(timeout=1)  # a failing disk can hold even a killed process
         self.connection.close()
-        code = self.process.exitcode or 0
+        code = self.process.exitcode
         if code == _OUT_OF_MEMORY:
             return "ran out of memory"
         if code == -signal.SIGKILL:
             return "was killed, probably out of memory"
-        return f"was ended by signal {-code}" if code < 0 else f"exited with code {code}"
-
-
-class _RemoteError(Exception):
-    """The traceback of an error in a worker, shown above the traceback of the parent."""
-
-    def __str__(self) -> str:
-        return f"\n{self.args[0]}"
-
-
-class _Failure(NamedTuple):
-    error: Exception
-    trace: str
+        return f"exited with code {code}"
 
 
 def _read_result(content: bytes) -> Any:
-    result = pickle.loads(content)  # bytes of our own worker
-    if isinstance(result, _Failure):
-        raise result.error from _RemoteError(result.trace)
+    """Return a worker's result, or raise its error with the traceback from the worker."""
+    trace, result = pickle.loads(content)  # bytes of our own worker
+    if trace:
+        raise result from RuntimeError(f"\n{trace}")
     return result
 
 
 # --- starting a process ---------------------------------------------------------------------------
 
 
-@contextmanager
-def _postpone_signals() -> Iterator[None]:
-    """Handle Ctrl-C and SIGTERM at the end: a process that is half started prints a traceback.
-
-    Blocking them in the main thread is not enough, since other threads receive them too.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread handles signals
-        return
-    received: list[tuple[int, FrameType | None]] = []
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    ours = {number: handler for number, handler in handlers.items() if callable(handler)}
-    for number in ours:
-        signal.signal(number, lambda *arguments: received.append(arguments))
-    try:
-        yield
-    finally:
-        for number, handler in ours.items():
-            signal.signal(number, handler)
-        for first, frame in received[:1]:
-            ours[signal.Signals(first)](first, frame)
-
-
-@contextmanager
-def _block_interrupts() -> Iterator[None]:
-    """Start processes that never receive Ctrl-C, which is the parent's."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    # Started with the first process otherwise, and it unblocks interrupts (before Python 3.13).
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def _block_interrupts() -> None:
+    """Keep Ctrl-C, which is the parent's, from all processes that this thread starts."""
+    if hasattr(signal, "pthread_sigmask"):
+        # Started with the first process otherwise, and it unblocks interrupts (before Python 3.13).
+        resource_tracker.ensure_running()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
 
 @contextmanager
@@ -249,15 +188,12 @@ def _hide_script() -> Iterator[None]:
     Python's spawn runs it in every new process, so a script that calls `fedwca.run` at its top
     level would start a run in each.
     """
-    main = vars(sys.modules["__main__"])
-    hidden: dict[str, Any] = {
-        name: main.pop(name) for name in ("__file__", "__spec__") if name in main
-    }
-    main["__spec__"] = None
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
     try:
         yield
     finally:
-        main.update(hidden)
+        sys.modules["__main__"] = main
 
 
 # --- in a worker process --------------------------------------------------------------------------
@@ -274,29 +210,29 @@ def _serve(connection: "Connection[Any, Any]") -> None:
 
 
 def _do_jobs(connection: "Connection[Any, Any]") -> None:
-    connection.send_bytes(b"started")
     program, pickled_program = None, connection.recv_bytes()
     while True:
         job = connection.recv_bytes()
         try:
             if program is None:
                 program, pickled_program = pickle.loads(pickled_program), b""  # of our parent
-            content = pickle.dumps(program(pickle.loads(job)))
+            content = pickle.dumps(("", program(pickle.loads(job))))
         except Exception as error:
-            content = pickle.dumps(_make_failure(error))
+            if is_out_of_memory(error):
+                os._exit(_OUT_OF_MEMORY)
+            content = _pickle_error(error)
         connection.send_bytes(content)
 
 
-def _make_failure(error: Exception) -> _Failure:
-    """Return the error for the parent to raise; exit if it means that memory is exhausted."""
-    if is_out_of_memory(error):
-        os._exit(_OUT_OF_MEMORY)
+def _pickle_error(error: Exception) -> bytes:
+    """Return an error and its traceback for the parent to raise."""
     trace = "".join(traceback.format_exception(error))
     try:
-        pickle.loads(pickle.dumps(error))
+        content = pickle.dumps((trace, error))
+        pickle.loads(content)
     except Exception:  # not every error can be pickled
-        error = RuntimeError(f"{type(error).__name__}: {error}")
-    return _Failure(error, trace)
+        content = pickle.dumps((trace, RuntimeError(f"{type(error).__name__}: {error}")))
+    return content
 
 
 def _exit_with_parent() -> None:

@@ -6,8 +6,7 @@ the library's weights files fit. Nothing is downloaded.
 
 import copy
 import importlib
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,26 +14,27 @@ from torch import Tensor, nn
 from fedwca._support.errors import UserError, did_you_mean
 from fedwca.models.backbones.base import Backbone
 
-
-class Library(NamedTuple):
-    """How to list and build the networks of a library, from its imported package."""
-
-    list_names: Callable[[Any], Sequence[str]]
-    build: Callable[[Any, str], nn.Module]  # without the head
+LIBRARIES = ("torchvision", "timm")
 
 
 def library_backbone(library: str, name: str, image_size: int) -> Backbone:
-    """Build the network `name` of `library` (a key of LIBRARIES)."""
+    """Build the network `name` of `library`, one of LIBRARIES."""
     module = _import(library)
-    known = LIBRARIES[library].list_names(module)
+    if library == "timm":
+        known = module.list_models()
+    else:  # with `module`, classifiers only: no detection, segmentation or video networks
+        known = module.models.list_models(module=module.models)
     if name not in known:
         choice = f"choose one of {library}'s list_models()"
         hint = did_you_mean(name, known, choice)
         raise UserError(f"there is no {library} model {name!r}; {hint}")
-    net = cast(Backbone, LIBRARIES[library].build(module, name))
+    if library == "timm":
+        net = module.create_model(name, pretrained=False, num_classes=0)
+    else:
+        net = _build_torchvision(module, name)
     # Set on the library's own module, since a wrapper would prefix every weight's name.
     net.out_features = _feature_width(net, f"{library}:{name}", image_size)
-    return net
+    return cast(Backbone, net)
 
 
 def _import(library: str) -> Any:
@@ -57,7 +57,7 @@ def _feature_width(net: nn.Module, name: str, image_size: int) -> int:
         with torch.random.fork_rng(devices=[]), torch.no_grad(), torch.device("meta"):
             images = torch.zeros(2, 3, image_size, image_size)
             features = copy.deepcopy(net).to("meta").train()(images)
-    except Exception as error:  # each network refuses a size with another type
+    except Exception as error:  # networks raise different types for such sizes
         raise UserError(
             f"{name} cannot process images of {image_size} pixels; "
             "set image_size to the size it was designed for, often 224."
@@ -69,13 +69,7 @@ def _feature_width(net: nn.Module, name: str, image_size: int) -> int:
     return features.shape[1]
 
 
-def _list_torchvision(module: Any) -> Sequence[str]:
-    # With `module`, classifiers only: no detection, segmentation or video networks.
-    names: Sequence[str] = module.models.list_models(module=module.models)
-    return names
-
-
-def _build_torchvision(module: Any, name: str) -> nn.Module:
+def _build_torchvision(module: Any, name: str) -> Any:
     net: nn.Module = module.models.get_model(name, weights=None)
     linear = [path for path, part in net.named_modules() if isinstance(part, nn.Linear)]
     if not linear:
@@ -86,19 +80,3 @@ def _build_torchvision(module: Any, name: str) -> nn.Module:
     parent, _, child = linear[-1].rpartition(".")
     setattr(net.get_submodule(parent), child, nn.Identity())
     return net
-
-
-def _list_timm(module: Any) -> Sequence[str]:
-    names: Sequence[str] = module.list_models()
-    return names
-
-
-def _build_timm(module: Any, name: str) -> nn.Module:
-    net: nn.Module = module.create_model(name, pretrained=False, num_classes=0)
-    return net
-
-
-LIBRARIES: dict[str, Library] = {
-    "torchvision": Library(_list_torchvision, _build_torchvision),
-    "timm": Library(_list_timm, _build_timm),
-}

@@ -1,14 +1,16 @@
-"""How well clusters of clients match their true domains."""
+"""How well clusters match true domains, and whether two methods differ by more than chance."""
 
 import random
 import string
 from collections import Counter
 from collections.abc import Sequence
-from statistics import fmean
+from statistics import fmean, stdev
+from typing import NamedTuple
 
-__all__ = ["chance_purity", "purity", "sizes_by_domain"]
+__all__ = ["Difference", "chance_purity", "paired_difference", "purity", "sizes_by_domain"]
 
 _SHUFFLES = 2000
+_ROUNDING_ERROR = 1e-9
 
 
 def purity(clusters: Sequence[int], domains: Sequence[str]) -> float:
@@ -46,3 +48,29 @@ def sizes_by_domain(clusters: Sequence[int], domains: Sequence[str]) -> str:
         counts = Counter(c for c, d in zip(clusters, domains, strict=True) if d == domain)
         blocks.append("+".join(f"{n}{letters.get(c, '')}" for c, n in counts.most_common()))
     return " | ".join(blocks)
+
+
+class Difference(NamedTuple):
+    """A mean difference, its 95 % confidence interval, and p of a paired t-test."""
+
+    mean: float
+    low: float
+    high: float
+    p: float
+    pairs: int
+
+
+def paired_difference(ours: Sequence[float], theirs: Sequence[float]) -> Difference | None:
+    """Run Student's paired two-sided t-test; return None if the differences have no spread.
+
+    Equal differences, or fewer than two pairs, say nothing about chance: accuracies are counts of
+    a few images.
+    """
+    differences = [a - b for a, b in zip(ours, theirs, strict=True)]
+    if len(differences) < 2 or stdev(differences) < _ROUNDING_ERROR:
+        return None
+    from scipy.stats import ttest_rel  # slow to import
+
+    test = ttest_rel(ours, theirs)
+    low, high = map(float, test.confidence_interval(0.95))
+    return Difference(fmean(differences), low, high, float(test.pvalue), len(differences))

@@ -1,4 +1,4 @@
-"""Errors while reading a file: transient, out of memory, or corrupt."""
+"""Arrays of images, and errors while reading their files."""
 
 import errno
 import gzip
@@ -13,8 +13,7 @@ import scipy.io
 
 from fedwca._support.errors import UserError
 from fedwca.data.benchmarks.digit_five import _read_idx
-from fedwca.data.formats.mat import read_mat_arrays
-from fedwca.data.formats.npz import read_npz
+from fedwca.data.formats.arrays import read_mat, read_npz
 
 
 def _npz(folder: Path) -> Callable[[], Any]:
@@ -24,7 +23,7 @@ def _npz(folder: Path) -> Callable[[], Any]:
 
 def _mat(folder: Path) -> Callable[[], Any]:
     scipy.io.savemat(folder / "a.mat", {"x": np.zeros(3)})
-    return lambda: read_mat_arrays(folder / "a.mat", ["x"])
+    return lambda: read_mat(folder / "a.mat", ["x"])
 
 
 def _mnist(folder: Path) -> Callable[[], Any]:
@@ -33,8 +32,8 @@ def _mnist(folder: Path) -> Callable[[], Any]:
 
 
 KINDS = [
-    (_npz, "formats.npz"),
-    (_mat, "formats.mat"),
+    (_npz, "formats.arrays"),
+    (_mat, "formats.arrays"),
     (_mnist, "benchmarks.digit_five"),
 ]
 
@@ -42,7 +41,7 @@ KINDS = [
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (OSError(errno.EIO, "Input/output error"), "at the moment"),
+        (OSError(errno.EIO, "Input/output error"), "Input/output error"),
         (MemoryError(), "out of memory"),
         (ValueError("bad"), "save it again|download it again"),
     ],
@@ -64,3 +63,12 @@ def test_read_errors_are_distinguished(
     monkeypatch.setattr(sys.modules[f"fedwca.data.{module}"], "open_regular_file", fail)
     with pytest.raises(UserError, match=message):
         read()
+
+
+def test_gray_floats_of_another_size_become_rgb_bytes(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", images=np.full((5, 10, 10), 0.2), labels=np.arange(5))
+    stacked = read_npz(tmp_path / "x.npz")
+    pictures = list(stacked.decode(np.array([4, 0]), size=16))
+    assert [(p.pixels.shape, p.width, p.height) for p in pictures] == [((16, 16, 3), 10, 10)] * 2
+    assert all((p.pixels == 51).all() for p in pictures)  # 0.2 · 255
+    assert stacked.labels.tolist() == [0, 1, 2, 3, 4]

@@ -5,7 +5,7 @@ import torch
 
 from fedwca.engines.base import Evaluation
 from fedwca.engines.codec import WireError
-from fedwca.engines.flower.plausibility import (
+from fedwca.engines.flower.reply_checks import (
     MiscountError,
     check_counts,
     check_magnitude,

@@ -1,10 +1,21 @@
-"""The paired test, against numbers derived by hand."""
+"""Purity and the paired test, against numbers derived by hand."""
 
 import math
 
 import pytest
 
-from fedwca.report.significance import paired_difference
+from fedwca.report.measures import chance_purity, paired_difference, purity
+
+
+def test_purity_by_hand() -> None:
+    # cluster 0 holds a, a, b and cluster 1 holds b: 2 + 1 of 4 are with their like
+    assert purity([0, 0, 0, 1], ["a", "a", "b", "b"]) == 0.75
+    assert purity([0, 1], ["a", "b"]) == 1.0
+
+
+def test_chance_purity_of_two_pairs() -> None:
+    # a a b b in two pairs: of the 3 ways to pair, 1 is pure (1.0) and 2 are mixed (0.5): 2/3
+    assert chance_purity([0, 0, 1, 1], ["a", "a", "b", "b"]) == pytest.approx(2 / 3, abs=0.02)
 
 
 def test_differences_of_one_two_three() -> None:

@@ -1,16 +1,49 @@
-"""Real images through the whole program, at a size that takes minutes."""
+"""Whole experiments that take minutes, some on real images: `make test-slow`."""
 
 import os
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
 from fedwca.experiments.config import resolve
 from fedwca.experiments.runner import run_experiment
+from fedwca.report.measures import chance_purity, purity
+from fedwca.report.runs import RunView, read_run
 
+SEEDS = (0, 1, 2)
 DATA = Path(os.environ.get("FEDWCA_TEST_DATA", "no-data"))
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 pytestmark = pytest.mark.slow
+
+
+def run(method: str, seed: int, place: Path) -> RunView:
+    experiment = resolve({"method": {"name": method}, "run": {"seed": seed}})
+    return read_run(run_experiment(experiment, place / "runs", place / "cache").path)
+
+
+def test_a_real_shift_that_fedwca_repairs_with_clusters_better_than_chance(tmp_path: Path) -> None:
+    """The README's numbers for mini-digits."""
+    source_only = [run("source_only", seed, tmp_path).accuracy or 0 for seed in SEEDS]
+    runs = [run("fedwca", seed, tmp_path) for seed in SEEDS]
+    assert fmean(source_only) < 0.70
+    assert fmean(r.accuracy or 0 for r in runs) >= fmean(source_only) + 0.10
+    for r in runs:
+        clusters, domains = [r.clusters[name] for name in r.domains], list(r.domains.values())
+        assert purity(clusters, domains) > chance_purity(clusters, domains)
+
+
+def test_a_new_site_does_better_than_the_source_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import new_site
+
+    rows = new_site.run_trial(tmp_path, seed=0, rounds=10, method="fedwca")
+    assert list(rows) == ["photo", "printed", "street", "postal"]
+    source, *_, delivered = (sum(column) / 4 for column in zip(*rows.values(), strict=True))
+    assert delivered > source
 
 
 def real(*parts: str) -> str:
