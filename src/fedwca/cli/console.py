@@ -21,7 +21,7 @@ from fedwca.report.tables import Table
 
 __all__ = ["Screen", "out", "print_to_stderr", "print_warnings", "show_logs"]
 
-_LONGEST_LINE = 2000  # characters: a name quoted in a message may have any length
+_LONGEST_LINE = 2000  # characters; a name quoted in a message may have any length
 _PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
 
@@ -37,7 +37,7 @@ class Screen(Console):
         return super().render_str(harmless, **options)
 
     def print_line(self, text: str) -> None:
-        """Print a line as it is: no markup, no colors, not folded."""
+        """Print a line unchanged: no markup, no colors, no wrapping."""
         self.print(text, **_PLAIN)
 
     def print_table(self, table: Table, *, justify: Literal["left", "right"] = "right") -> None:
@@ -60,7 +60,7 @@ class Screen(Console):
             )
         for row in table.rows:
             drawn.add_row(*(escape(to_single_line(cell)) for cell in row))
-        # A truncated number is worthless: a narrow terminal may wrap the line instead.
+        # Rich would truncate numbers to fit; a narrow terminal wraps the line instead.
         needed = self.measure(drawn, options=self.options.update(max_width=10_000)).maximum
         Screen(width=max(needed, self.width)).print(drawn)
 

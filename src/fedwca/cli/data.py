@@ -1,4 +1,4 @@
-"""The commands of `fedwca data`: what a folder of images holds, as numbers and as pictures."""
+"""The commands of `fedwca data`: show what a folder of images holds, as a table and a picture."""
 
 import io
 from pathlib import Path
@@ -56,7 +56,7 @@ def preview(
     per_class: Annotated[int, typer.Option(min=1, max=100, help="images per class")] = 8,
     cache: Cache = None,
 ) -> None:
-    """Write a contact sheet with sample images of each domain and class.
+    """Write sample images of each domain and class as a PNG.
 
     Example: fedwca data preview my-images -o sheet.png
     """

@@ -1,4 +1,4 @@
-"""The commands of `fedwca deploy`: certificates, server, sites, and a run over many machines."""
+"""The commands of `fedwca deploy`: set up a deployment, run its server and sites, start runs."""
 
 import re
 from pathlib import Path
@@ -21,11 +21,21 @@ __all__ = ["deploy_app"]
 deploy_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Run on many machines: a server, and sites that keep their images.",
+    help="Run on many machines: a server and its sites.",
 )
 
 Folder = Annotated[Path, typer.Option("--folder", "-f", help="deployment folder")]
 _DEPLOYMENT = Path("deployment")
+
+
+def _check_flower() -> None:
+    """Raise UserError if Flower is not installed, before a module that needs it is imported."""
+    try:
+        import flwr  # noqa: F401
+    except ImportError:
+        raise UserError(
+            "deployments need Flower; install it with pip install 'fedwca[flower]'"
+        ) from None
 
 
 @deploy_app.command()
@@ -40,19 +50,25 @@ def init(
     port: Annotated[
         int, typer.Option(show_default=False, help="port of the server (default: 9443)")
     ] = 0,
-    listen: Annotated[str, typer.Option(help="address to listen on")] = "0.0.0.0",
+    listen: Annotated[
+        str,
+        typer.Option(
+            show_default=False,
+            help="address that the server listens on (default: 0.0.0.0, all interfaces)",
+        ),
+    ] = "0.0.0.0",
     plaintext: Annotated[
         bool, typer.Option("--plaintext", help="no TLS and no keys: for tests on one machine")
     ] = False,
     folder: Folder = _DEPLOYMENT,
 ) -> None:
-    """Create certificates, keys, settings and start scripts; later, add sites.
+    """Create a deployment, or add sites to one.
+
+    Writes certificates, keys, settings and start scripts.
 
     Example: fedwca deploy init --address fl.example.org --site clinic-a --site clinic-b
     """
-    from fedwca.deploy.processes import check_flower
-
-    check_flower()
+    _check_flower()
     from fedwca.deploy.deployment_files import DEFAULT_PORT, add_sites, create_deployment
 
     sites = sites or []
@@ -73,7 +89,9 @@ def init(
     for site in new:
         out.print_line(f"site {site}: {(folder / 'sites' / site).resolve()}")
     if plaintext:
-        out.print_line("warning: plaintext, no keys: anyone on the network can read and take part")
+        out.print_line(
+            "warning: plaintext, no keys: anyone on the network can read the traffic and join"
+        )
     _print_next_steps(folder, settings.plaintext, created=new == list(settings.sites))
 
 
@@ -95,6 +113,7 @@ def server(folder: Folder = _DEPLOYMENT) -> None:
 
     Example: fedwca deploy server --folder deployment
     """
+    _check_flower()
     from fedwca.deploy.daemons import run_server
     from fedwca.deploy.deployment_files import load_server
 
@@ -106,7 +125,9 @@ def server(folder: Folder = _DEPLOYMENT) -> None:
 def client(
     site: Annotated[str, typer.Option(help="name of this site")],
     data: Annotated[Path, typer.Option(help="folder of this site's images")],
-    test: Annotated[Path | None, typer.Option(help="labeled test images, CLASS/*.jpg")] = None,
+    test: Annotated[
+        Path | None, typer.Option(help="folder of labeled test images, CLASS/*.jpg")
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or mps")] = "cpu",
     threads: Annotated[int, typer.Option(min=0, max=1024, help="CPU threads; 0: one per core")] = 0,
     folder: Folder = _DEPLOYMENT,
@@ -115,10 +136,13 @@ def client(
         typer.Option(help="folder for decoded images (default: in the site's folder)"),
     ] = None,
 ) -> None:
-    """Keep this site connected to the server, until Ctrl-C or SIGTERM. Images never leave it.
+    """Connect this site to the server, until Ctrl-C or SIGTERM.
+
+    Images never leave the site.
 
     Example: fedwca deploy client --site clinic-a --data /data/images --folder clinic-a
     """
+    _check_flower()
     from fedwca.deploy.daemons import run_site
     from fedwca.deploy.deployment_files import load_site
 
@@ -155,10 +179,13 @@ def run(
     ] = None,
     cache: Cache = None,
 ) -> None:
-    """Run an experiment with all connected sites; use it at the server.
+    """Run an experiment with all connected sites.
+
+    Use this command on the server's machine.
 
     Example: fedwca deploy run my-run.toml
     """
+    _check_flower()
     from fedwca.data.cache import default_cache
     from fedwca.deploy import start
     from fedwca.deploy.deployment_files import load_server
@@ -204,10 +231,11 @@ def _choose_experiment(
 
 @deploy_app.command()
 def stop(folder: Folder = _DEPLOYMENT) -> None:
-    """Stop the run; its finished rounds are kept.
+    """Stop the run; `fedwca deploy run --resume` resumes it.
 
     Example: fedwca deploy stop
     """
+    _check_flower()
     from fedwca.deploy.deployment_files import load_server
     from fedwca.deploy.start import STOPPED, stop_run
 
@@ -219,12 +247,15 @@ def stop(folder: Folder = _DEPLOYMENT) -> None:
 @deploy_app.command()
 def status(
     folder: Folder = _DEPLOYMENT,
-    site: Annotated[str | None, typer.Option(help="at a site: its name")] = None,
+    site: Annotated[
+        str | None, typer.Option(help="at a site: its name, to show that site's state")
+    ] = None,
 ) -> None:
     """Show the state of the server, the last run and every site.
 
     Example: fedwca deploy status
     """
+    _check_flower()
     from fedwca.deploy import status
     from fedwca.deploy.deployment_files import load_server, load_site
     from fedwca.report.tables import Table

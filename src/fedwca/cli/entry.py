@@ -22,7 +22,7 @@ from fedwca.cli.deploy import deploy_app
 __all__ = ["app", "main"]
 
 _CLOSED_OUTPUT = 128 + 13  # as of a program that SIGPIPE ends
-typer.core.HAS_RICH = False  # else help texts, which are plain, say "\[required]"
+typer.core.HAS_RICH = False  # otherwise help texts, which are plain, say "\[required]"
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -36,7 +36,7 @@ app = typer.Typer(
 def fedwca(
     version: Annotated[bool, typer.Option("--version", help="print the version and exit")] = False,
 ) -> None:
-    """Federated source-free domain adaptation with FedWCA and the methods it is compared with."""
+    """Federated source-free domain adaptation: FedWCA and baselines."""
     if version:
         from importlib.metadata import version as installed_version
 
@@ -44,7 +44,7 @@ def fedwca(
         raise typer.Exit()
 
 
-# In the order of `fedwca --help`: what users need first comes first.
+# In the order of `fedwca --help`: first what users need first.
 app.command()(run.run)
 app.command("methods")(run.list_methods)
 app.command()(run.resume)
@@ -93,7 +93,7 @@ def _run_command(arguments: list[str] | None) -> int:
 def _end_stopped_command(stop: StoppedError) -> int:
     _print_error(str(stop))
     if stop.at_once:  # unloading Python and torch may take seconds on a busy machine
-        with suppress(BrokenPipeError):  # the reader may have been stopped as well
+        with suppress(BrokenPipeError):  # the reader may have stopped, too
             sys.stdout.flush()
         sys.stderr.flush()
         os._exit(stop.code)

@@ -49,7 +49,7 @@ def export(
     runs: Runs = Path("runs"),
     cache: Cache = None,
 ) -> None:
-    """Export the models that clients use at the end of a run, each with a model card.
+    """Export each client's model, with a model card.
 
     Example: fedwca export mini_digits-handwriting-fedwca-s0-1a2b3c4d5e --format onnx
     """
@@ -78,7 +78,9 @@ def predict(
     ] = False,
     batch_size: Annotated[int, typer.Option(min=1, max=65_536, help="images per batch")] = 256,
 ) -> None:
-    """Classify images; prints path, class and confidence, tab-separated.
+    """Classify images.
+
+    Prints each image's path, class and confidence, tab-separated.
 
     Example: fedwca predict runs/my-run/models/dock.safetensors new-images
     """
@@ -102,10 +104,10 @@ def adapt_client(
     run: RunArgument,
     data: Annotated[Path, typer.Option(help="folder of the new site's images")],
     name: Annotated[
-        str | None, typer.Option(help="name of the site (default: its folder's)")
+        str | None, typer.Option(help="name of the site (default: name of the --data folder)")
     ] = None,
     test: Annotated[
-        Path | None, typer.Option(help="labeled images, CLASS/*.jpg, to evaluate on")
+        Path | None, typer.Option(help="folder of labeled test images, CLASS/*.jpg")
     ] = None,
     output: Annotated[
         Path | None,
@@ -116,7 +118,9 @@ def adapt_client(
     runs: Runs = Path("runs"),
     cache: Cache = None,
 ) -> None:
-    """Adapt a model to a site that was not in the run, with its unlabeled images.
+    """Adapt a model to a site that was not in the run.
+
+    Needs only the site's unlabeled images.
 
     Example: fedwca adapt-client clinics-run --data new-clinic/images --test new-clinic/labeled
     """

@@ -40,7 +40,8 @@ Set = Annotated[
     typer.Option("--set", help="override a setting, e.g. --set training.lr=0.01; repeatable"),
 ]
 BenchmarkName = Annotated[
-    str | None, typer.Option(help="benchmark in the folder (default: detected)")
+    str | None,
+    typer.Option(help="benchmark that the folder holds (default: detected from its files)"),
 ]
 
 

@@ -36,7 +36,7 @@ class Reproduction:
         estimate = self._print_plan(cells)
         if dry:
             return
-        # Now rather than after hours: a folder that cannot be made is an error.
+        # Created now, so that a folder that cannot be created fails before hours of work.
         self.output.mkdir(parents=True, exist_ok=True)
         try:
             for cell in cells:

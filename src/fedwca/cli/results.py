@@ -52,7 +52,7 @@ def compare(
 ) -> None:
     """Compare runs by method and target domain.
 
-    Accuracy in percent, mean ± sample standard deviation over seeds.
+    Shows accuracy in percent: mean ± sample standard deviation over seeds.
 
     Example: fedwca compare --markdown
     """
@@ -84,7 +84,7 @@ def report(
     no_images: Annotated[bool, typer.Option("--no-images", help="omit the example images")] = False,
     runs: Runs = Path("runs"),
 ) -> None:
-    """Write a web page about one run, or several side by side.
+    """Write a web page that shows one run or compares several.
 
     The page is one file that works offline: plots, the data of each plot, and buttons to save them.
 
@@ -107,7 +107,7 @@ def watch(
     folders: RunArguments = None,
     port: Annotated[
         int,
-        typer.Option(min=0, max=65_535, help="port on this machine; 0: any free one"),
+        typer.Option(min=0, max=65_535, show_default=False, help="port (default: any free port)"),
     ] = 0,
     browser: Annotated[
         bool, typer.Option("--open/--no-open", show_default=False, help="open a browser")
@@ -116,8 +116,8 @@ def watch(
 ) -> None:
     """Follow runs live in a browser.
 
-    Serves a page to this machine until you press Ctrl-C. For a deployment, run it on the server
-    with --runs deployment/server/runs.
+    Serves a page on this machine only, until you press Ctrl-C. For a deployment, run it on the
+    server with --runs deployment/server/runs.
 
     Example: fedwca watch mini_digits-handwriting-fedwca-s0-1a2b3c4d5e
     """
@@ -156,8 +156,8 @@ def tensorboard(
 ) -> None:
     """Write runs as TensorBoard event files.
 
-    Contains curves, cluster weights and example images. Repeat the command once a run has more
-    rounds: it replaces the file.
+    Writes curves, cluster weights and example images. Repeat it after more rounds; it replaces the
+    file.
 
     Example: fedwca tensorboard RUN && tensorboard --logdir runs
     """

@@ -25,14 +25,19 @@ _RERUN_TO_RESUME = "stopped; rerun the same command to resume"
 @stop_on_signal(_RERUN_TO_RESUME)
 def run(
     config: Annotated[
-        Path | None, typer.Argument(help="TOML file with settings (default: mini-digits)")
+        Path | None,
+        typer.Argument(help="TOML file with settings (default: FedWCA on mini-digits)"),
     ] = None,
     methods: Annotated[
         list[str] | None,
-        typer.Option("--method", help="method to run, see `fedwca methods`; repeatable"),
+        typer.Option(
+            "--method",
+            help="method (see `fedwca methods`); repeatable (default: CONFIG's, or fedwca)",
+        ),
     ] = None,
     seeds: Annotated[
-        list[int] | None, typer.Option("--seed", help="seed to run with; repeatable")
+        list[int] | None,
+        typer.Option("--seed", help="seed; repeatable (default: CONFIG's, or 0)"),
     ] = None,
     overrides: Set = None,
     runs: Runs = Path("runs"),
@@ -131,7 +136,7 @@ def reproduce(
     ] = None,
     methods: Annotated[
         list[str] | None,
-        typer.Option("--method", help="row or method; repeatable (default: all)"),
+        typer.Option("--method", help="row of the table, or its method; repeatable (default: all)"),
     ] = None,
     overrides: Set = None,
     runs: Runs = Path("runs"),
@@ -141,13 +146,16 @@ def reproduce(
         typer.Option("--output", "-o", help="folder for the tables (default: RUNS/tables)"),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="only print what would run, and the time it takes")
+        bool,
+        typer.Option(
+            "--dry-run", help="print what would run and how long it would take, then exit"
+        ),
     ] = False,
 ) -> None:
     """Reproduce a table of the paper.
 
-    Prints and saves it beside the paper's own numbers. Finished cells are not repeated;
-    interrupted cells resume.
+    Prints and saves the table beside the paper's numbers. A cell is one run: a row, source domain
+    and seed. Finished cells are not repeated; interrupted cells resume.
 
     Example: fedwca reproduce main --scale tiny
     """

@@ -17,7 +17,6 @@ from fedwca._support.interrupts import StoppedError
 from fedwca.deploy.deployment_files import ServerSettings, SiteSettings, load_server
 from fedwca.deploy.processes import (
     LogReader,
-    check_flower,
     find_free_port,
     flower_environment,
     is_listening,
@@ -49,7 +48,6 @@ _REFUSALS = {
 
 def run_server(server: ServerSettings) -> None:
     """Run the SuperLink and register the keys of sites, until SIGTERM or Ctrl-C."""
-    check_flower()
     with _lock(server.folder, "the server"):
         if is_listening(server.local_host, server.port):
             raise UserError(
@@ -67,7 +65,6 @@ def run_site(site: SiteSettings, local_settings: dict[str, Any]) -> None:
         site: the site's folder and settings.
         local_settings: what stays at the site (folders of images, device), for the ClientApp.
     """
-    check_flower()
     with _lock(site.folder, f"site {site.site}"):
         write_json(site.folder / "local.json", local_settings)
         logger.info("site %s: connecting to %s:%d", site.site, site.address, site.port)
@@ -164,7 +161,7 @@ class _SuperLink:
             self._register_sites()
         lines = self._log.read_new_lines()
         if not self._registered.issuperset(self._sites()):
-            return  # until then, refusals are normal
+            return  # before that, refusals are normal
         for line in lines:
             for mark, message in _REFUSALS.items():
                 if mark in line:

@@ -17,12 +17,10 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from fedwca._support.errors import UserError
 from fedwca._support.interrupts import stop_on_signal
 
 __all__ = [
     "LogReader",
-    "check_flower",
     "exit_with_parent",
     "find_free_port",
     "flower_environment",
@@ -42,7 +40,7 @@ _OFFLINE = {
     "UV_OFFLINE": "1",
 }
 _MAX_DELAY = 30.0  # seconds before a restart
-_STABLE_SECONDS = 60.0  # after so long, the next restart is quick again
+_STABLE_SECONDS = 60.0  # a process that ran this long restarts quickly again
 _MAX_LOG_BYTES = 20_000_000
 _COMMAND_TIMEOUT = 300.0  # seconds
 _TERMINATE_TIMEOUT = 20.0  # seconds from SIGTERM to SIGKILL
@@ -58,16 +56,6 @@ _KNOWN_ERRORS = {
     "Exit Code: 302": "site.key is corrupt",
     "disconnected without sending": "the server requires TLS, or is not a Flower server",
 }
-
-
-def check_flower() -> None:
-    """Raise UserError if Flower is not installed."""
-    try:
-        import flwr  # noqa: F401
-    except ImportError:
-        raise UserError(
-            "deployments need Flower; install it with pip install 'fedwca[flower]'"
-        ) from None
 
 
 def flower_environment(flower_home: Path) -> dict[str, str]:
@@ -231,7 +219,7 @@ def _terminate_with(parent: int) -> None:
 def exit_with_parent(grace: float = 10.0) -> None:
     """End this process some seconds after its parent, even if it hangs.
 
-    Flower interrupts it first, but a blocked process would keep the lock of the run.
+    Flower interrupts it first, but a blocked process would keep the run locked.
     """
     parent = os.getppid()
 

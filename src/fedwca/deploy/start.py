@@ -11,7 +11,7 @@ from fedwca._support.files import write_atomically
 from fedwca.deploy.daemons import CONNECTION
 from fedwca.deploy.deployment_files import ServerSettings
 from fedwca.deploy.jobs import APP_LOG, JobFiles
-from fedwca.deploy.processes import LogReader, check_flower, is_listening, run_flwr
+from fedwca.deploy.processes import LogReader, is_listening, run_flwr
 from fedwca.deploy.server import LOG, check_deployable
 from fedwca.deploy.templates import FLOWER_APP
 from fedwca.experiments.config import resolve
@@ -39,7 +39,6 @@ _START_TIMEOUT = 120.0  # seconds until a ServerApp has started
 
 def start_run(server: ServerSettings, experiment: Experiment, runs: Path, cache: Path) -> str:
     """Submit the experiment to the SuperLink and return the job's id once it has started."""
-    check_flower()
     jobs = JobFiles(server.folder)
     try:
         with jobs.starting_lock():
@@ -120,7 +119,7 @@ def open_log(experiment: Experiment, runs: Path) -> LogReader:
 def follow_run(
     server: ServerSettings, job_id: str, experiment: Experiment, runs: Path, log: LogReader
 ) -> RunFolder:
-    """Pass on the run's log until the job ends; UserError unless it is done."""
+    """Log the lines of the run's log until the job ends; UserError unless it is done."""
     jobs = JobFiles(server.folder)
     while True:
         running = jobs.is_running()  # before the outcome is read: the ServerApp writes it last
