@@ -2,7 +2,9 @@
 
 import errno
 import gzip
+import io
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,16 @@ def _mat(folder: Path) -> Callable[[], Any]:
 def _mnist(folder: Path) -> Callable[[], Any]:
     (folder / "a").write_bytes(gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 2, 5, 6])))
     return lambda: _read_idx(folder / "a", 1)
+
+
+def test_an_array_larger_than_its_archive_is_a_corrupt_file(tmp_path: Path) -> None:
+    header = io.BytesIO()
+    claim = {"descr": "|u1", "fortran_order": False, "shape": (2**40, 32, 32, 3)}
+    np.lib.format.write_array_header_1_0(header, claim)
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("images.npy", header.getvalue() + bytes(100))
+    with pytest.raises(UserError, match=r"a\.npz is not a readable"):
+        read_npz(tmp_path / "a.npz")
 
 
 KINDS = [

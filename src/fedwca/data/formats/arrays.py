@@ -1,5 +1,6 @@
 """Many images in one array, and the files that hold such arrays: .npz and .mat."""
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -132,10 +133,26 @@ def read_npz(file: Path) -> ImageArray:
         open_regular_file(file) as stream,
         np.load(stream, allow_pickle=False) as archive,
     ):
-        arrays = {name: archive[name] for name in ("images", "labels") if name in archive}
+        names = [name for name in ("images", "labels") if name in archive]
+        for name in names:
+            _check_size(archive, f"{name}.npy")
+        arrays = {name: archive[name] for name in names}
     if "images" not in arrays:
         raise UserError(f"{file} has no array 'images'; store the images under that name")
     return validate_image_array(file, arrays["images"], arrays.get("labels"))
+
+
+def _check_size(archive: Any, member: str) -> None:
+    """Raise ValueError if an array's header claims more bytes than the archive holds.
+
+    NumPy would allocate them first, and report a corrupt header as exhausted memory.
+    """
+    with archive.zip.open(member) as stream:
+        is_version_1 = np.lib.format.read_magic(stream) == (1, 0)
+        read = "read_array_header_1_0" if is_version_1 else "read_array_header_2_0"
+        shape, _, dtype = getattr(np.lib.format, read)(stream)
+    if math.prod(shape) * dtype.itemsize > archive.zip.getinfo(member).file_size:
+        raise ValueError(f"{member} is shorter than its header says")
 
 
 def read_mat(file: Path, names: Sequence[str]) -> dict[str, Any]:
