@@ -173,6 +173,7 @@ def test_check_and_preview_need_no_labels_at_all(fedwca: Fedwca, sites: Path) ->
     out = fedwca("data", "check", "sites")
     assert "no known classes" in out
     assert "--set source.weights=MODEL.safetensors --set data.classes=NAME,NAME,…" in out
+    assert "--set data.source_path=FOLDER" in out
     fedwca("data", "preview", "sites", "-o", "sheet.png")
     with Image.open("sheet.png") as sheet:
         assert sheet.width > 100

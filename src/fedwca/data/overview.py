@@ -1,4 +1,4 @@
-"""Show what a benchmark holds: a table of counts, the next command, a sheet of sample images."""
+"""Show what a benchmark holds: a table of counts, the next command, a picture of samples."""
 
 import math
 import shlex
@@ -72,7 +72,11 @@ def next_command(benchmark: Benchmark, path: Path | None) -> str:
     source = max(counts, key=lambda name: counts[name])
     if counts[source] < 2:
         model = "--set source.weights=MODEL.safetensors --set data.classes=NAME,NAME,…"
-        return f"Run on it: {data} {model}"
+        commands = f"Run on it with a source model: {data} {model}"
+        if benchmark.name == "images":
+            images = f"{data} --set data.source_path=FOLDER"
+            commands += f"\nor with labeled source images (FOLDER/CLASS/*.jpg): {images}"
+        return commands
     if len(counts) < 2:
         return "To run on it, add at least one more domain: one is the source, others are clients."
     weights = " --set model.weights=IMAGENET.safetensors" if benchmark.transform.crop else ""
