@@ -7,6 +7,7 @@ run is resumed. At the end every site must have its model.
     python examples/faults.py [FOLDER]
 """
 
+import argparse
 import os
 import shutil
 import signal
@@ -113,7 +114,12 @@ def run_with_kills(folder: Path, started: dict[str, "subprocess.Popen[bytes]"]) 
 
 def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # runs the cleanup below
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp(prefix="faults-"))
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument(
+        "folder", nargs="?", type=Path, help="where to work (default: a temporary folder)"
+    )
+    given: Path | None = parser.parse_args().folder
+    folder = given or Path(tempfile.mkdtemp(prefix="faults-"))
     folder.mkdir(parents=True, exist_ok=True)
     write_images(folder)
     where = ["--address", "127.0.0.1", "--listen", "127.0.0.1", "--port", str(find_free_port())]
@@ -145,7 +151,7 @@ def main() -> None:
     if not (run / "result.json").exists():
         raise SystemExit("the run is not finished")
     announce("every site has its model")
-    if len(sys.argv) < 2:
+    if given is None:
         shutil.rmtree(folder)
 
 

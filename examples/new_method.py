@@ -4,9 +4,8 @@ An invented method that shows what a new one needs: this file and one line in th
 (`fedwca/methods/__init__.py`). See docs/add-a-method.md.
 """
 
-from dataclasses import dataclass
-
 import torch
+from pydantic.dataclasses import dataclass
 
 from fedwca.core.params import State, mix
 from fedwca.data.images import UnlabeledImages

@@ -49,9 +49,16 @@ def write(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(round_numbers(content)) + "\n")
 
 
-if __name__ == "__main__":
-    runs, target = map(Path, sys.argv[1:3])
+def main() -> None:
+    if len(sys.argv) != 3:
+        print("usage: python results/shrink_runs.py RUNS TARGET", file=sys.stderr)
+        sys.exit(2)
+    runs, target = map(Path, sys.argv[1:])
     done = sorted(path.parent for path in runs.glob("*/result.json"))
     for run in done:
         shrink_run(run, target)
     print(f"wrote {len(done)} runs to {target}")
+
+
+if __name__ == "__main__":
+    main()

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
+from typing import NoReturn
 
 from fedwca.report.measures import purity
 from fedwca.report.runs import RunView, find_runs
@@ -116,11 +117,32 @@ def clusters(rows: Rows) -> Table:
     return Table("clusters", ["run", "sizes", "purity"], lines)
 
 
+def fail(sentence: str) -> NoReturn:
+    print(sentence, file=sys.stderr)
+    sys.exit(2)
+
+
+def read_runs(folder: Path) -> list[RunView]:
+    """Return the runs in a folder, whose methods must be those of the tables."""
+    runs, problems = find_runs(folder)
+    if problems:
+        fail("\n".join(problems))
+    if not runs:
+        fail(f"there are no runs in {folder}; give a folder of runs")
+    others = sorted({run.method.split()[0] for run in runs} - {*METHODS})
+    if others:
+        fail(
+            f"{folder} has runs of {', '.join(others)}, but the tables have only "
+            f"{', '.join(METHODS)}; print them with `fedwca compare --runs {folder}`"
+        )
+    return runs
+
+
 def main() -> None:
+    if len(sys.argv) < 2:
+        fail("usage: python results/tables.py FOLDER...")
     for folder in map(Path, sys.argv[1:]):
-        runs, problems = find_runs(folder)
-        if problems:
-            sys.exit("\n".join(problems))
+        runs = read_runs(folder)
         rows = by_method_and_source(runs)
         name = runs[0].settings["data"]["benchmark"]
         for table in (
