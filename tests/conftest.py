@@ -1,7 +1,8 @@
 """A tiny problem that every test can afford: three domains of three shapes, 16 × 16 pixels."""
 
 import copy
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -103,3 +104,15 @@ def one_class_client(tiny_benchmark: Benchmark) -> ClientData:
 def npz_folder(tmp_path: Path, tiny_benchmark: Benchmark) -> Path:
     """The tiny benchmark as files that the command line can read."""
     return write_npz(tmp_path / "data", tiny_benchmark)
+
+
+@pytest.fixture
+def signal_handlers() -> Iterator[list[object]]:
+    """Python's default handlers of SIGINT and SIGTERM, whatever started this process."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield [signal.getsignal(number) for number in numbers]
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from fedwca._support.errors import UserError
-from fedwca._support.interrupts import StoppedError, stop_on_signal
 from fedwca.engines.simulator.worker_pool import WorkerPool, _Worker
 from tests.support import odd_jobs
 from tests.support.odd_jobs import OddJob, attempts, do
@@ -111,22 +110,9 @@ def test_a_program_that_cannot_be_loaded_raises_its_error(tmp_path: Path) -> Non
 
 # --- signals -----------------------------------------------------------------------------------
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-@pytest.fixture
-def handlers() -> Iterator[list[object]]:
-    """The default signal handlers, whatever started this process."""
-    before = [signal.getsignal(number) for number in SIGNALS]
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    yield [signal.getsignal(number) for number in SIGNALS]
-    for number, handler in zip(SIGNALS, before, strict=True):
-        signal.signal(number, handler)
-
 
 def test_ctrl_c_does_not_interrupt_the_start_of_a_process(
-    pool: Pool, tmp_path: Path, handlers: list[object], monkeypatch: pytest.MonkeyPatch
+    pool: Pool, tmp_path: Path, signal_handlers: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start, started = _Worker.__init__, []
 
@@ -167,29 +153,3 @@ def test_the_first_process_does_not_receive_interrupts() -> None:
         timeout=60,
     )
     assert result.stdout.split() == ["True", "False"], result.stderr
-
-
-@pytest.mark.parametrize("number", SIGNALS)
-def test_a_command_is_stopped_once(number: signal.Signals, handlers: list[object]) -> None:
-    tidied = []
-
-    @stop_on_signal("stopped")
-    def command() -> None:
-        try:
-            signal.raise_signal(number)
-        finally:
-            signal.raise_signal(signal.SIGINT)
-            tidied.append(True)
-
-    with pytest.raises(StoppedError, match="stopped") as stopped:
-        command()
-    assert tidied
-    assert stopped.value.code == 128 + number
-
-
-def test_a_command_restores_signal_handlers_at_its_end(
-    handlers: list[object],
-) -> None:
-    with pytest.raises(UserError), stop_on_signal("stopped"):
-        raise UserError("something else")
-    assert [signal.getsignal(number) for number in SIGNALS] == handlers
