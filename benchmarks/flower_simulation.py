@@ -4,7 +4,7 @@
 
 prints the seconds of each round as JSON, and logs those of the start. A client's process keeps its
 model and data between messages, which is more than most Flower apps do; every round's message and
-reply are plain ArrayRecords of the model's tensors. With one CPU a client there are as many
+reply are plain ArrayRecords of the model's tensors. With one CPU per client there are as many
 processes as cores, with one thread each; Flower's own default gives a client two CPUs.
 """
 

@@ -49,7 +49,7 @@ def clients(folder: Path, repeats: int, quick: bool) -> list[Row]:
             each = [took * count_cores() / size for took in facts["seconds"]]
             name = f"{method}, {size} clients of {IMAGES}: a round"
             rows.append(row(name, facts["seconds"], "s"))
-            rows.append(row("  seconds a client and core", each, "s"))
+            rows.append(row("  core-seconds per client", each, "s"))
             rows.append(row("  peak memory, server", facts["server"], "MiB"))
             rows.append(row("  peak memory, largest worker", facts["worker"], "MiB"))
         rows += [_growth(found, part) for part in ("server", "worker")]
@@ -81,7 +81,7 @@ def images(folder: Path, repeats: int, quick: bool) -> list[Row]:
     for size, facts in _measured("images", sizes, folder, repeats).items():
         each = [1000 * s / size for s in facts["seconds"]]
         rows.append(row(f"a client of {size:,} images: its round", facts["seconds"], "s"))
-        rows.append(row("  milliseconds an image", each, "ms"))
+        rows.append(row("  milliseconds per image", each, "ms"))
         rows.append(row("  memory beyond the program itself", facts["more"], "MiB"))
     return rows
 

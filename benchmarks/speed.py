@@ -85,7 +85,7 @@ def resnet(folder: Path, repeats: int, quick: bool) -> list[Row]:
 
 
 FLOWER_SCRIPT = "flower_simulation.py"
-FLOWER = "Flower's simulation, one CPU a client"
+FLOWER = "Flower's simulation, one CPU per client"
 FLOWER_DEFAULTS = "Flower's simulation, with its defaults"
 
 
@@ -110,8 +110,8 @@ def _peers(world: World, sizes: list[int], folder: Path) -> Ways:
     pfllib = peers.LikePFLlib(model, clients, folder)
     ways: Ways = {
         "a plain loop": lambda: _best(sizes, lambda: peers.plain(model, clients, training)),
-        "a rebuild of PFLlib's way": lambda: _best(sizes, lambda: pfllib.round(model, training)),
-        "a rebuild of pfl-research's way": lambda: _best(
+        "a loop like PFLlib's": lambda: _best(sizes, lambda: pfllib.round(model, training)),
+        "a loop like pfl-research's": lambda: _best(
             sizes, lambda: peers.like_pfl_research(model, clients, training)
         ),
     }
