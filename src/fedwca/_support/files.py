@@ -114,12 +114,12 @@ def temporary_path(path: Path) -> Path:
 
 @contextmanager
 def temporary_target(path: Path) -> Iterator[Path]:
-    """Yield a temporary path to write and rename; it is removed at the end if it is still there."""
+    """Yield a temporary path to write and rename; remove it at the end if it still exists."""
     temporary = temporary_path(path)
     try:
         yield temporary
     finally:
-        with suppress(OSError):  # on a disk that has become read-only it stays, stale
+        with suppress(OSError):  # on a disk that has become read-only, it stays
             remove(temporary)
 
 
@@ -212,13 +212,13 @@ def append_line(path: Path, line: dict[str, Any]) -> None:
 
 
 def write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
-    """Replace a file of such lines atomically."""
+    """Replace a file of JSON lines atomically, each with its checksum."""
     text = "".join(json.dumps(add_checksum(line)) + "\n" for line in lines)
     write_atomically(path, text.encode())
 
 
 def read_lines(path: Path, *, older: bool = True) -> list[dict[str, Any]]:
-    """Read such lines, without any that a crash cut short or a disk corrupted.
+    """Read JSON lines with checksums; skip those that are truncated or corrupt.
 
     `older` also accepts lines without a checksum, as older versions wrote them.
     """

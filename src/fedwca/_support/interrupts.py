@@ -47,7 +47,7 @@ def stop_on_signal(message: str, grace: float = _GRACE) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        # A library may have turned the interrupt into an exception of its own.
+        # A library may have replaced the interrupt by its own exception.
         if received or isinstance(error, KeyboardInterrupt):
             first = received[0][0] if received else signal.SIGINT
             raise StoppedError(message, first, bool(received)) from None

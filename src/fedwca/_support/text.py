@@ -1,4 +1,4 @@
-"""Text: parse it, show it, name files by it; and progress of long work in the log."""
+"""Parse text, make it safe to show, derive file names from it, and log progress."""
 
 import hashlib
 import json
@@ -53,9 +53,9 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def to_single_line(text: str, limit: int = 500) -> str:
-    """Return foreign text for a screen or a table: one line, no control codes, not endless.
+    """Return foreign text for a screen or a table: one line, no control codes, limited length.
 
-    Characters that change the writing direction become spaces too: they would turn what follows.
+    Characters that change the writing direction become spaces too: they would reverse the rest.
     """
     return "".join(letter if letter.isprintable() else " " for letter in text[:limit])
 
@@ -63,7 +63,7 @@ def to_single_line(text: str, limit: int = 500) -> str:
 def escape_unprintable(name: str) -> str:
     """Return a name with line breaks, control codes and undecodable bytes as `\\uXXXX`.
 
-    Two names stay two, except for a name that spells such an escape out.
+    Different names stay different, unless a name itself contains such an escape.
     """
     return "".join(
         letter if letter.isprintable() or letter in _JOINERS else f"\\u{ord(letter):04x}"
@@ -74,8 +74,8 @@ def escape_unprintable(name: str) -> str:
 def safe_file_names(names: Sequence[str]) -> dict[str, str]:
     """Map foreign names to file names without suffix: safe, readable and unique.
 
-    Letters and digits of any script stay. Where two names would become equal, or one unreadable,
-    a digest of the name is added.
+    Letters and digits of any script stay. A name that would become unreadable, or equal to
+    another, gets a digest appended.
     """
     readable = {name: _readable(name) for name in names}
     counts = Counter(text.casefold() for text in readable.values())

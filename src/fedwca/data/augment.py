@@ -97,10 +97,10 @@ def object_transform(image_size: int) -> Transform:
 
 
 def weak_view(x: Tensor, rng: torch.Generator) -> Tensor:
-    """Change where and how bright things are in network input [B, 3, H, W], but not their style.
+    """Change position and brightness of network input [B, 3, H, W], but not its style.
 
     Each image is rotated by up to 15°, scaled and shifted by up to a tenth, changed in contrast
-    and brightness, and loses a square of half its side. All amounts are shares of the image, so
+    and brightness, and loses a square of half its side. All amounts are relative to the image, so
     digits of 32 pixels and photos of 224 change alike. Nothing is mirrored: a mirrored digit is
     another character.
     """
@@ -111,12 +111,12 @@ def weak_view(x: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def strong_view(x: Tensor, rng: torch.Generator) -> Tensor:
-    """Change network input [B, 3, H, W] in place and in style, so that only shape is left.
+    """Change position and style of network input [B, 3, H, W], so that only shape remains.
 
     Each image is moved (rotation and shear by up to 15° and 10°, scale 0.8 to 1.2, shift by up to
-    a tenth), and then, each by a chance of its own: filtered by a random convolution (Xu et al.,
+    a tenth), and then, each with its own probability: filtered by a random convolution (Xu et al.,
     ICLR 2021), inverted, changed in gain and offset of every channel, covered by smooth texture
-    and noise, blurred, and it loses a square. As in `weak_view`, all amounts are shares of the
+    and noise, blurred, and it loses a square. As in `weak_view`, all amounts are relative to the
     image, and nothing is mirrored.
     """
     draw = _Draw(len(x), rng, x.device)
@@ -144,19 +144,19 @@ class _Draw:
     def normal(self, *shape: int) -> Tensor:
         return torch.randn(self._count, *shape, generator=self._rng).to(self._device)
 
-    def chance(self, share: float) -> Tensor:
-        """Return [B, 1, 1, 1] whether it happens to the image."""
-        return self.uniform(0, 1, 1, 1, 1) < share
+    def chance(self, probability: float) -> Tensor:
+        """Return [B, 1, 1, 1]: True with this probability for each image."""
+        return self.uniform(0, 1, 1, 1, 1) < probability
 
     def one_of(self, *numbers: int) -> int:
-        """Return one number for all images."""
+        """Return one of the numbers, the same for all images."""
         return numbers[int(torch.randint(len(numbers), (1,), generator=self._rng))]
 
 
 def _move(
     x: Tensor, draw: _Draw, *, angle: float, scale: float, shift: float, shear: float = 0.0
 ) -> Tensor:
-    """Rotate and shear (radians), scale and shift (shares of the side) by up to these."""
+    """Rotate and shear (radians), scale and shift (relative to the side) by up to these amounts."""
     turn, size = draw.uniform(-angle, angle), draw.uniform(1 - scale, 1 + scale)
     slant = draw.uniform(-shear, shear).tan() if shear else torch.zeros_like(turn)
     cos, sin = size * turn.cos(), size * turn.sin()
@@ -192,7 +192,7 @@ def _texture(x: Tensor, draw: _Draw) -> Tensor:
 
 
 def _hole(x: Tensor, draw: _Draw, side: Tensor) -> Tensor:
-    """Return [B, 1, H, W] where a square is, its side (one, or [B, 1]) a share of the image's."""
+    """Return the mask [B, 1, H, W] of a random square; `side` is relative to the image's."""
     marks = []
     for length in x.shape[2:]:
         middle, half = draw.uniform(0, length, 1), side.to(x.device) * length / 2

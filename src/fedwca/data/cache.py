@@ -1,9 +1,9 @@
 """Decode every domain once, into a cache entry that is memory-mapped afterwards.
 
-An entry is a folder with the pixels, `images.npy`, and all else about them, `index.json`. It is
-named by the content of the files it was made from, by image size and by draw. Reading all files to
-compute that name would take seconds at every start, so the cache remembers it for files of
-unchanged path, size and times (`images/seen/`).
+An entry is a folder with the pixels, `images.npy`, and everything else about them, `index.json`.
+Its name depends on the content of the source files, the image size and the draw. Reading all
+files to compute that name would take seconds at every start, so the cache remembers it for files
+of unchanged path, size and times (`images/seen/`).
 
 Corruption is detected by checksums: that of the index at each start; that of the pixels, which may
 be gigabytes, only if size or times of their file changed, or on request, as `fedwca data check`
@@ -44,7 +44,7 @@ __all__ = ["default_cache", "load_domain"]
 logger = logging.getLogger(__name__)
 
 _UNREADABLE = "unreadable"  # stands for the content of a file that cannot be read
-_FORMAT = 4  # of entries; a new number makes all entries be built again
+_FORMAT = 4  # of entries; a new number causes all entries to be rebuilt
 
 FileState = tuple[int, ...]
 
@@ -59,10 +59,10 @@ def default_cache() -> Path:
 
 
 def load_domain(raw: RawDomain, request: DataRequest) -> Domain:
-    """Return the decoded domain; decode it only if the cache does not hold it.
+    """Return the decoded domain; decode it unless the cache holds it.
 
-    Its images are a read-only memory map. A corrupt entry is rebuilt. A domain of which no image
-    can be decoded is returned empty, and has no entry.
+    Its images are a read-only memory map. A corrupt entry is rebuilt. A domain in which no
+    image can be decoded is returned empty, and has no entry.
     """
     states = [_file_state(file) for file in raw.files]
     folder = request.cache / "images" / _entry_name(raw, request, states)
@@ -95,7 +95,7 @@ def _entry_name(raw: RawDomain, request: DataRequest, states: list[FileState]) -
 
 
 def _file_state(file: Path) -> FileState:
-    """Return what changes with a file's content; empty if it cannot be accessed."""
+    """Return size and times, which change with the content; () if the file is inaccessible."""
     try:
         stat = file.stat()
     except OSError:  # a dangling link, for example; decoding will report it
@@ -186,7 +186,7 @@ def _write_images(
     images: Iterable[tuple[int, DecodedImage | BrokenImage]],
     request: DataRequest,
 ) -> tuple["hashlib._Hash", dict[str, Any]]:
-    """Write images one by one into a `.npy` file: memory stays flat however many there are.
+    """Write images one by one into a `.npy` file, so that memory does not grow with their number.
 
     Return the checksum of the pixels, and the part of the index that describes them.
     """

@@ -1,7 +1,7 @@
 """Sets of images as training and evaluation see them.
 
-A client adapts with `UnlabeledImages`, a type without labels: a method cannot read what is not
-there. `LabeledImages` exist for source training and evaluation only.
+A client adapts with `UnlabeledImages`, a type without labels, so a method cannot read them.
+`LabeledImages` exist for source training and evaluation only.
 """
 
 import mmap

@@ -33,8 +33,8 @@ class Partition:
         label_dirichlet: concentration of the Dirichlet draw of each class's shares over clients;
             the smaller, the fewer classes a client holds. 0: no label skew.
         size_dirichlet: the same for the sizes of clients. 0: equal sizes.
-        images_per_client: use at most so many images of a client for training; 0: all.
-            Validation and test sets stay whole, so that quick runs are evaluated like long ones.
+        images_per_client: limit on the images that a client trains on; 0: all.
+            Validation and test sets stay whole, so that quick and long runs are evaluated alike.
     """
 
     clients: int

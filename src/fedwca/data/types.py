@@ -1,4 +1,4 @@
-"""The vocabulary of this package: what is asked for, what a loader finds, what the cache returns.
+"""The data types of this package: requests, what a loader finds, what the cache returns.
 
 A loader turns a `DataRequest` into a `RawBenchmark`: domains whose images are not decoded yet.
 The cache decodes each `RawDomain` into a `Domain`; domains make up a `Benchmark`.
@@ -113,8 +113,8 @@ class RawBenchmark:
     """What a loader finds.
 
     Attributes:
-        classes: class names; None: numbers, as many as the labels require; empty: unknown, only
-            a source model can tell.
+        classes: class names; None: numbered by the labels; empty: unknown
+            without a source model.
         domains: in the order in which they are shown.
         warnings: sentences for the user on what is missing or ignored.
     """

@@ -95,7 +95,7 @@ def create_deployment(
     _write_server(server)
     for site in sites:
         _write_site(folder / "sites" / site, site, server)
-    _write_toml(server.folder / "deployment.toml", server)  # last: all that it names exists
+    _write_toml(server.folder / "deployment.toml", server)  # last: everything it names exists
     return server
 
 

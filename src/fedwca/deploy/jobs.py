@@ -20,7 +20,7 @@ __all__ = ["APP_LOG", "JobFiles"]
 
 APP_LOG = "serverapp.log"
 
-_RUNNING_TIMEOUT = 30.0  # seconds that a ServerApp waits for the previous one to end
+_RUNNING_TIMEOUT = 30.0  # seconds that a ServerApp waits for the previous one to exit
 
 
 class JobFiles:

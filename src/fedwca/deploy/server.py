@@ -28,9 +28,9 @@ logger = logging.getLogger(__name__)
 LOG = "log.txt"
 SITES = "sites.json"
 REFUSAL_LOG = "ledger.jsonl"
-_MAX_EXTRA_BYTES = 2**26  # of a reply beside its model: values, names, metrics
+_MAX_EXTRA_BYTES = 2**26  # in a reply besides its model: values, names, metrics
 
-# Return the grid that reaches the nodes, given a folder for replies and the size of the largest.
+# Returns the grid of nodes, given a folder for replies and the size limit of a reply.
 ConnectGrid = Callable[[Path, int], FlowerGrid]
 SiteKeys = Callable[[], Mapping[str, str]]
 
@@ -86,7 +86,7 @@ def serve(
             with log_to_file(run.folder.path / LOG):
                 save_guarantee(run.folder, experiment.privacy, run.guarantee)
                 engine = _create_engine(connect, experiment, run, site_keys)
-                # Sites remember a few rounds only, so the server must not go back further.
+                # Sites keep the memory of a few rounds only, so the server must not resume earlier.
                 settings = experiment.run.model_copy(update={"checkpoint_every": 1})
                 experiment = experiment.model_copy(update={"run": settings})
                 federate_into(run.folder, experiment, run.source, engine, LogProgress())
@@ -116,7 +116,7 @@ def _create_engine(
 
 
 def make_plan(experiment: Experiment, network: NetworkSpec) -> Plan:
-    """Return what sites get to know of an experiment."""
+    """Return what sites learn about an experiment."""
     settings, deploy = experiment.settings(), experiment.deploy
     return Plan(
         seed=experiment.run.seed,

@@ -2,8 +2,8 @@
 
     python -m fedwca.deploy.superlink [OPTIONS of flower-superlink]
 
-Flower serves all of its APIs on one port, and only the one for SuperNodes checks keys. Whoever
-reaches the others can register keys and start runs, that is, execute code at the server and at
+Flower serves all of its APIs on one port, and only the one for SuperNodes checks keys. Anyone
+who reaches the others can register keys and start runs, that is, execute code at the server and at
 every site. `fedwca deploy` uses them from the server's own machine only.
 """
 

@@ -57,7 +57,7 @@ After=network-online.target
 Wants=network-online.target
 
 [Service]
-# Use an account of its own{access}.
+# Use a dedicated account{access}.
 User=fedwca
 Environment=FEDWCA=/opt/fedwca/bin/fedwca
 {environment}ExecStart=/etc/fedwca/start.sh
@@ -80,7 +80,7 @@ SITE_UNIT = _UNIT.format(
     environment="Environment=DATA=/path/to/images\n",
 )
 
-# `flwr run` wants a project folder. It only names the app, which is installed with fedwca.
+# `flwr run` requires a project folder. It only names the app, which is installed with fedwca.
 FLOWER_APP = {
     "LICENSE": "Apache License 2.0, as fedwca.\n",
     "fedwca_app.py": '''\

@@ -59,7 +59,7 @@ class Evaluation:
 
 
 class ClientResult(NamedTuple):
-    """The outcome of a job; None for what the job did not ask for."""
+    """The outcome of a job; None for what the job did not request."""
 
     adapted: Adaptation | None
     evaluation: Evaluation | None
@@ -94,8 +94,8 @@ class Engine(Protocol):
         Args:
             round: number of completed rounds.
             state: the server's state of the method, opaque to the engine.
-            jobs: made one by one as the engine iterates. A message may hold a model for one
-                client alone, so an engine must not keep all jobs in memory.
+            jobs: created one by one as the engine iterates. A message may hold a model for one
+                client only, so an engine must not keep all jobs in memory.
         """
         ...
 

@@ -68,7 +68,7 @@ def check_step_size(payload: Payload, secrets: int, template: State) -> None:
 def _check_limits(payload: Payload, content: int, tensors: int) -> None:
     """Refuse more bytes or names than `tensors` tensors of `content` bytes in all need.
 
-    Names have a limit of their own: parsing them takes about thirty bytes of memory for each.
+    Names have their own limit: parsing them takes about thirty bytes of memory for each.
     """
     naming = (tensors + 1) * _NAMING
     if payload.nbytes() > (limit := content + naming):
@@ -99,7 +99,7 @@ def _check(
 
 
 def check_state(name: str, state: State, template: State) -> None:
-    """Refuse weights with other names, shapes or dtypes than the template, or not finite.
+    """Refuse weights that are not finite, or whose names, shapes or dtypes are not the template's.
 
     BatchNorm's variances and counters must not be negative: a negative variance becomes NaN.
     """

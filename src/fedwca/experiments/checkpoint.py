@@ -1,7 +1,7 @@
 """A checkpoint: a folder that is written atomically, with a checksum for each file.
 
 - state.safetensors     the server's state
-- memory-K.safetensors  what a client remembers, for each client that remembers something
+- memory-K.safetensors  a client's memory, for each client that has one
 - results.jsonl         the lines of results so far
 - manifest.json         rounds, facts, the file of each memory, checksums of all files and of itself
 """
@@ -38,7 +38,7 @@ class Checkpoint(NamedTuple):
         state: the server's state.
         memories: by client, for clients that do not store their memory themselves. Their models
             may be in files and are read when used.
-        facts: what the next line of results says about the last round.
+        facts: what the next line of results reports about the last round.
     """
 
     rounds: int
@@ -52,7 +52,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint, run: str, results: byte
 
     Args:
         run: digest of the run that it belongs to.
-        results: the lines so far, so that a corrupt line costs no round.
+        results: the lines so far, so that a corrupt results.jsonl can be restored.
     """
     memories = {name: m for name, m in checkpoint.memories.items() if m.models or m.values}
     files = {name: f"memory-{number}.safetensors" for number, name in enumerate(memories)}
@@ -85,7 +85,7 @@ def read_checkpoint(path: Path, run: str) -> Checkpoint:
         memories = {n: open_record(path / file) for n, file in manifest["memories"].items()}
     except FileNotFoundError as error:
         raise ValueError(f"{Path(error.filename).name} is missing") from None
-    except OSError as error:  # it may be intact, so it must be neither ignored nor replaced
+    except OSError as error:  # it may be valid, so it must be neither ignored nor replaced
         raise UserError(
             f"{path} cannot be read ({error.strerror}). Make it readable and rerun, or remove "
             "it to resume from the checkpoint before."

@@ -31,7 +31,7 @@ _SECTIONS = ("data", "model", "source", "training", "method", "run", "deploy", "
 
 
 def read_experiment(path: Path | None, overrides: Sequence[tuple[str, Any]] = ()) -> Experiment:
-    """Read a TOML file, with overrides such as ("training.lr", 0.01) on top."""
+    """Read a TOML file and apply overrides, such as ("training.lr", 0.01)."""
     return resolve(_read_toml(path) if path else {}, overrides)
 
 
@@ -59,9 +59,9 @@ def resolve(settings: Mapping[str, Any], overrides: Sequence[tuple[str, Any]] = 
     check_benchmark(benchmark)
     name = check_method_name(method.pop("name", "fedwca"))
     data["source"] = _named_source(data) or default_source(benchmark)
-    usual = defaults(benchmark, str(data["source"]), name)
+    base = defaults(benchmark, str(data["source"]), name)
     of_method = {"training": METHODS[name].training_defaults}
-    return _build(_merge(usual, of_method, tables), name)
+    return _build(_merge(base, of_method, tables), name)
 
 
 def _merge(*layers: Mapping[str, Mapping[str, Any]]) -> dict[str, Settings]:

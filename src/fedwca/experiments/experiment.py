@@ -124,7 +124,7 @@ class SourceConfig(_Section):
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="SHOT: 0.1; the paper: none")
     augment: Literal["none", "weak", "strong"] = Field(
         "none",
-        description="change images in training: weak in place and contrast, strong in style too",
+        description="change training images: weak in position and contrast, strong also in style",
     )
     warmup: float = Field(
         0.2, ge=0, le=1, description="with augment: share of the epochs on unchanged images first"
@@ -138,7 +138,7 @@ class SourceConfig(_Section):
 
 
 class RunConfig(_Section):
-    """[run]: seed, evaluation, and how the work is done."""
+    """[run]: seed, evaluation, checkpoints and hardware."""
 
     seed: int = Field(0, ge=0, le=_LARGEST)
     participation: float = Field(
@@ -172,7 +172,7 @@ class DeployConfig(_Section):
     )
 
 
-# Settings that change the speed of a run, and nothing else but rounding on another device.
+# Settings that change only the speed of a run, and rounding on another device.
 _NOT_IDENTITY = ("checkpoint_every", "workers", "device")
 
 

@@ -1,4 +1,4 @@
-"""Export the models of a run as files that need nothing else, each with its model card."""
+"""Export the models of a run as self-contained files, each with its model card."""
 
 import logging
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ FileFormat = Literal["safetensors", "onnx"]
 
 
 class ExportedModel(NamedTuple):
-    """A model file, and the card beside it."""
+    """A model file and its card."""
 
     model: Path
     card: Path
@@ -68,7 +68,7 @@ def export_run(
     clients = list_clients(run)
     if client is not None and client not in clients:
         raise UserError(f"{run} has no client {client!r}; {did_you_mean(client, clients)}")
-    # Loaded once, since the run may go on meanwhile.
+    # Loaded once, since the run may continue meanwhile.
     checkpoint = load_last_checkpoint(run, experiment, load_source_model(run))
     if not RunFolder(run).done:
         progress = f"{checkpoint.rounds} of {experiment.method.rounds} rounds"
@@ -104,7 +104,7 @@ def _refuse_deployed(run: Path) -> None:
 
 
 def _client_details(results: dict[str, Any], client: str) -> dict[str, Any]:
-    """Return what a line of results says about a client."""
+    """Return what a line of results reports about a client."""
     server = results.get("server", {})
     score = results.get("clients", {}).get(client, {})
     details = {

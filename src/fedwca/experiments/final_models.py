@@ -137,7 +137,7 @@ def _client_domains(run: Path) -> dict[str, str]:
 
 
 def _check_available(run: Path, method: Method) -> None:
-    """Refuse a deployed run if a part of its models is only at the sites."""
+    """Refuse a deployed run whose models are complete only at the sites."""
     deployed = "deploy" in RunFolder(run).read_json("config.json")["settings"]
     personal = type(method).personal is not Method.personal
     if deployed and (personal or method.training.batch_norm != "blend"):

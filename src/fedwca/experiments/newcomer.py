@@ -43,8 +43,8 @@ def adapt_newcomer(run: Path, name: str, paths: SitePaths) -> Newcomer:
     """Adapt a model for a site that was not in the run; no other client takes part.
 
     The site first adapts the source model, as every client does, and the server assigns it to a
-    cluster by that. Then it adapts what the server would send it in the next round. The server's
-    models do not change.
+    cluster by the result. Then the site adapts what the server would send it in the next round.
+    The server's models do not change.
     """
     experiment, state = _load_finished(run)
     method, client = experiment.method, Client(name)
@@ -98,7 +98,7 @@ def _describe_adaptation(
     method: Method, state: Record, client: Client, adapted: Adaptation
 ) -> dict[str, Any]:
     """Return what is known about the site without labels."""
-    # As the log of such a round would say; the state after it is not used.
+    # What a line of results would report; the state after it is not used.
     server_facts = method.describe(method.aggregate(state, {client: adapted.reply}))
     facts = {
         "client": client.name,

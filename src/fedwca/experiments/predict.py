@@ -1,4 +1,4 @@
-"""Classify image files with a model file alone."""
+"""Classify image files with a model file; no run folder is needed."""
 
 import glob
 import os

@@ -26,7 +26,7 @@ Line = dict[str, Any]
 
 
 class Progress(Protocol):
-    """Shows how far a run is."""
+    """Shows the progress of a run."""
 
     def start(self, title: str, rounds: int, done: int) -> None:
         """Rounds begin; `done` of them were finished before."""
@@ -95,7 +95,7 @@ def federate_into(
 
 
 def _load_start(folder: RunFolder, method: Method, source: State) -> Checkpoint:
-    """Return the checkpoint to resume from, and remove all that is later in the run folder."""
+    """Return the checkpoint to resume from, and remove everything later from the run folder."""
     saved = folder.load_checkpoint()
     if saved is None and folder.lines():
         logger.warning("No valid checkpoint: restarting from round 0.")
@@ -118,7 +118,7 @@ def federate(
     """Run the remaining rounds and return the last checkpoint.
 
     One exchange serves the end of a round and the start of the next: in exchange r the clients
-    evaluate what r rounds have given them, then adapt it. The last exchange only evaluates.
+    evaluate their models after r rounds, then adapt them. The last exchange only evaluates.
 
     Args:
         on_line: called with a line of results for each evaluated round; line r describes the
@@ -167,7 +167,7 @@ def _make_jobs(
     evaluate: bool,
     adapting: Collection[Client],
 ) -> Iterator[tuple[Client, Job]]:
-    """Yield the jobs of a round; a message may hold a model for its client alone."""
+    """Yield the jobs of a round; a message may hold a model for its client only."""
     state = checkpoint.state
     for client in clients:
         if not evaluate and client not in adapting:

@@ -12,7 +12,7 @@ from fedwca._support.errors import UserError
 
 __all__ = ["READ_ERRORS", "check_line", "corrupt_run_error", "read_settings"]
 
-# The errors of reading a file that this package did not write.
+# What reading a file of foreign content may raise.
 READ_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
 
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]

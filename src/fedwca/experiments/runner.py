@@ -1,4 +1,4 @@
-"""Run one experiment: check and load everything it needs, then go through its rounds."""
+"""Run one experiment: check and load everything it needs, then run its rounds."""
 
 import base64
 import io
@@ -101,7 +101,7 @@ def prepare_run(
 ) -> Iterator[PreparedRun | None]:
     """Open a run that is ready for its next round, or None if it is finished.
 
-    A mistake in settings or data is found before a run folder is made.
+    A mistake in settings or data is reported before a run folder is created.
 
     Args:
         deployed: whether the clients are sites, which keep their images on other machines.
@@ -138,7 +138,7 @@ def _load_inputs(
         benchmark = load_data(experiment, cache, deployed=deployed)
         identity["digests"] = _input_digests(experiment, benchmark)
     except UserError:
-        if finished:  # the result stands, even if the data is gone
+        if finished:  # the result is valid even if the data is gone
             return None
         raise
     if finished:
@@ -148,7 +148,7 @@ def _load_inputs(
 
 
 def _input_digests(experiment: Experiment, benchmark: Benchmark) -> dict[str, Any]:
-    """Return digests of all files that the run reads, to notice when one changes."""
+    """Return digests of all files that the run reads, to detect changes."""
     files = {name: file_digest(path) for name, path in find_weights_files(experiment).items()}
     return {"data": benchmark.digests, "weights": files}
 

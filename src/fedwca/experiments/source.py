@@ -122,10 +122,10 @@ def load_or_train_source(
 ) -> None:
     """Turn an initialized model into the source model, and freeze its classifier.
 
-    The run has a copy of its own at `path`, so that it resumes with the same classifier whatever
-    becomes of the cache.
+    The run has its own copy at `path`, so that it resumes with the same classifier whatever
+    happens to the cache.
     """
-    if not _load_intact(model, path):
+    if not _load_if_valid(model, path):
         if experiment.source.weights is None:
             _load_cached_or_train(experiment, benchmark, model, cache)
         description = experiment.describe_model(benchmark.classes, benchmark.transform)
@@ -134,10 +134,10 @@ def load_or_train_source(
     model.eval()
 
 
-def _load_intact(model: DomainModel, path: Path) -> bool:
+def _load_if_valid(model: DomainModel, path: Path) -> bool:
     """Load the weights; return False if the file is missing or corrupt.
 
-    A file that cannot be read is an OSError: it may be intact, so it must not be replaced.
+    OSError if the file cannot be read: it may be valid, so it must not be replaced.
     """
     if not path.exists():
         return False
@@ -155,7 +155,7 @@ def _load_cached_or_train(
 ) -> None:
     path = source_cache_path(experiment, benchmark, cache)
     try:
-        if _load_intact(model, path):
+        if _load_if_valid(model, path):
             logger.info("source model: loaded from %s", path)
             return
     except OSError as error:  # in a shared cache, the file may be another user's
@@ -199,8 +199,8 @@ def train_source(
 ) -> float | None:
     """Train by cross-entropy on labeled source images; return the accuracy on held-out ones.
 
-    The first epochs see unchanged images: strong augmentation from scratch can fail to learn at
-    all. UserError if what was learned is lost in the epochs after them.
+    The first epochs use unchanged images: with strong augmentation from the start, training can
+    fail. UserError if the epochs after them lose what was learned.
     """
     rng = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(labeled), generator=rng)

@@ -8,7 +8,7 @@
 - checkpoint-N        a folder: server state, client memories, results after N rounds; the last two
 - result.json         the last line, written when the run is finished
 
-Models, checkpoints and lines of results carry checksums. A corrupt one is made again.
+Models, checkpoints and lines of results carry checksums. A corrupt one is rebuilt.
 """
 
 import logging
@@ -54,7 +54,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path, settings: Json, identity: Json) -> "RunFolder":
-        """Open the folder of an experiment; make it if it is missing."""
+        """Open the folder of an experiment; create it if it is missing."""
         path.mkdir(parents=True, exist_ok=True)
         folder = cls(path)
         if not (path / "config.json").exists():
@@ -109,7 +109,7 @@ class RunFolder:
 
     def clean(self) -> None:
         """Remove files that an interrupted process has left."""
-        remove(self.scratch)  # of a symbolic link, the link only
+        remove(self.scratch)  # if it is a symbolic link, only the link
         remove_stale_files(self.path, locked=True)
 
     # --- results --------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class RunFolder:
         return [by_round[number] for number in sorted(by_round)]
 
     def rewind(self, rounds: int) -> None:
-        """Remove lines and checkpoints after `rounds` rounds: they will be made again."""
+        """Remove lines and checkpoints after `rounds` rounds, which will run again."""
         write_lines(self._results, (line for line in self.lines() if line["round"] < rounds))
         for path in self._checkpoints():
             if _rounds_of(path) > rounds:

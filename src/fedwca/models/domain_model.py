@@ -76,7 +76,7 @@ CLASSIFIERS: dict[ClassifierKind, type[Classifier]] = {
 class DomainModel(nn.Module):
     """The feature extractor f (backbone and bottleneck) and the classifier h.
 
-    Clients train and exchange f; h stays as the source left it (`freeze_classifier`).
+    Clients train and exchange f; h stays as in the source model (`freeze_classifier`).
     """
 
     def __init__(
@@ -124,7 +124,7 @@ def build_model(
     Args:
         backbone: a key of BACKBONES, "torchvision:NAME" or "timm:NAME".
         bottleneck: width q of the features.
-        stride_on: for resnet50 only, see there.
+        stride_on: for resnet50 only; see `resnet50`.
     """
     net = build_backbone(backbone, image_size, stride_on)
     weights = (net.out_features + classes) * bottleneck
@@ -155,7 +155,7 @@ def copy_state(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> No
 def _misfits(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> Iterable[str]:
     for name, expected in target.items():
         found = source.get(name, expected)
-        # An integer tensor for a float one comes from a quantised file, with numbers of its own.
+        # An integer tensor in place of a float one comes from a quantized file, in another scale.
         same_kind = found.is_floating_point() == expected.is_floating_point()
         if found.shape != expected.shape or not same_kind:
             yield f"{name} {_format_type(found)} instead of {_format_type(expected)}"

@@ -39,11 +39,11 @@ __all__ = [
 DESCRIPTION = "fedwca"  # metadata key of the description
 _CLASSES = "classes"  # metadata key of the class names
 _WRAPPERS = ("state_dict", "model")  # keys under which training scripts put the weights
-_HEADS = ("fc.", "classifier.", "head.", "heads.")  # ImageNet's own classes, of no use here
+_HEADS = ("fc.", "classifier.", "head.", "heads.")  # classify ImageNet's classes; not needed here
 
 
 def save_model(model: DomainModel, path: str | Path, description: ModelDescription) -> None:
-    """Write a model with all that is needed to build it again and to feed it."""
+    """Write a model with everything needed to rebuild it and to prepare its input."""
     metadata = {DESCRIPTION: format_description(description)}
     save_weights(model, path, metadata, classes=description.classes)
 
@@ -92,12 +92,12 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
 
 
 def load_weights(model: DomainModel, path: str | Path) -> None:
-    """Fill the whole model from a file that holds every one of its tensors and no other."""
+    """Load the whole model from a file that holds exactly its tensors."""
     _load_state(model.state_dict(), read_weights(path), path)
 
 
 def load_backbone(model: DomainModel, path: str | Path) -> None:
-    """Fill the backbone from a file of it, without ImageNet's head, or of a whole model."""
+    """Load the backbone from its own file, ignoring ImageNet's head, or from a whole model's."""
     target = model.backbone.state_dict()
     weights = read_weights(path)
     backbone = {
@@ -153,7 +153,7 @@ def parse_description(text: str, path: str | Path) -> ModelDescription:
 def _load_state(
     target: Mapping[str, Tensor], weights: Mapping[str, Tensor], path: str | Path
 ) -> None:
-    # Old files lack BatchNorm's counters, which change no output.
+    # Old files lack BatchNorm's counters, which affect no output.
     counters = {name: t for name, t in target.items() if name.endswith("num_batches_tracked")}
     try:
         copy_state({**counters, **weights}, target)
@@ -168,7 +168,7 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the named tensors of a file, and its metadata if its format has any."""
     if path.suffix not in (".safetensors", ".pth", ".pt"):
         raise UserError(f"{path} is not a weights file; give a .safetensors, .pth or .pt file")
-    if not os.path.isfile(path):  # unlike Path.is_file, False in a folder one may not enter
+    if not os.path.isfile(path):  # unlike Path.is_file, False in a folder without access
         raise UserError(f"there is no weights file {path}; check the path")
     if path.suffix != ".safetensors":
         return _unwrap_state(load_pytorch_file(path), path), {}
@@ -176,13 +176,13 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         tensors, metadata = load_tensors(path)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{path} cannot be read or is corrupt ({error}); fetch or save it again."
+            f"{path} cannot be read or is corrupt ({error}); download or save it again."
         ) from error
     return _unwrap_state(tensors, path), metadata
 
 
 def _unwrap_state(content: Any, path: Path) -> dict[str, Tensor]:
-    """Return the state dict that a training script saved, alone or among other things."""
+    """Return the state dict that a training script saved, alone or with other content."""
     for key in _WRAPPERS:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]

@@ -47,7 +47,7 @@ class _PixelsToLogits(nn.Module):
 
 
 def save_onnx(model: DomainModel, path: str | Path, description: ModelDescription) -> None:
-    """Write a model that ONNX Runtime runs alone, with its description in the metadata."""
+    """Write a model that needs only ONNX Runtime, with its description in the metadata."""
     onnx = _import("onnx")
     with tempfile.TemporaryDirectory() as folder:
         exported = Path(folder) / "model.onnx"

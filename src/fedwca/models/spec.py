@@ -1,4 +1,4 @@
-"""One specification of a network for settings, messages between machines, model files and cards."""
+"""The specification of a network, for settings, messages, model files and model cards."""
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
@@ -11,7 +11,7 @@ __all__ = ["Architecture", "ModelDescription", "NetworkSpec"]
 
 
 class Architecture(BaseModel):
-    """What the settings say about a network; the rest follows from the data."""
+    """The settings of a network; the rest follows from the data."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -22,12 +22,12 @@ class Architecture(BaseModel):
 
 
 class NetworkSpec(Architecture):
-    """All that is needed to build a network and to prepare its input.
+    """Everything needed to build a network and to prepare its input.
 
     Attributes:
         classes: names, in the order of the outputs.
         image_size: side of the stored images, to which others are resized.
-        crop: side of the centre square that the network sees; 0: the whole image.
+        crop: side of the center square that the network sees; 0: the whole image.
         mean, std: per channel, for pixels scaled to 0..1.
         flip: whether training mirrors images at random.
     """

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 # What the pickle of a state dict may name. PyTorch's own list is longer and includes `bytearray`,
-# which takes as much memory as its argument says.
+# which allocates as much memory as its argument says.
 _ALLOWED_GLOBALS = re.compile(
     r"collections (OrderedDict|Counter)"
     r"|builtins (set|complex)"
@@ -72,7 +72,7 @@ def add_checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> 
     digest = hashlib.sha256(json.dumps(sorted(rest.items())).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        # A bare view of the bytes: numpy knows no bfloat16, and a scalar has no last dimension.
+        # A view of the bytes: NumPy has no bfloat16, and a scalar has no last dimension.
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return {**rest, CHECKSUM: digest.hexdigest()}
 
@@ -85,7 +85,7 @@ def has_valid_checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str
 @contextmanager
 def _open_safetensors(path: Path) -> Iterator[Any]:
     try:
-        # Opened first by itself, since a pipe would block safetensors forever.
+        # Opened first as a regular file, since a pipe would block safetensors forever.
         with open_regular_file(path), safetensors.safe_open(path, framework="pt") as file:
             yield file
     except SafetensorError as error:
@@ -106,7 +106,7 @@ def load_pytorch_file(path: Path) -> Any:
     except Exception as error:  # a corrupt file raises a dozen types
         raise UserError(
             f"{path} is corrupt or holds Python objects other than tensors, which are never run; "
-            "fetch it again, or save its state_dict() alone."
+            "download it again, or save its state_dict() alone."
         ) from error
 
 
@@ -116,7 +116,7 @@ def _check_file(path: Path) -> None:
         open_regular_file(path) as file,
         mmap(file.fileno(), 0, access=ACCESS_READ) as content,
     ):
-        zipped = content[:4] == b"PK\3\4"  # as PyTorch tells its two formats apart
+        zipped = content[:4] == b"PK\3\4"  # as PyTorch distinguishes its two formats
         for _ in range(0 if zipped else _LEGACY_PICKLES):
             _check_pickle(content)
     if zipped:

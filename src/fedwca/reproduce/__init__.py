@@ -1,1 +1,1 @@
-"""The tables of the paper, rebuilt from runs."""
+"""Reproduce the tables of the paper from runs."""

@@ -36,14 +36,14 @@ _SCALE_SETTINGS = (
 
 
 class Document(NamedTuple):
-    """A table with all that is printed around it.
+    """A table with everything that is printed around it.
 
     Attributes:
         title, caption: what is compared, and how it was measured.
         table: accuracies or clusters.
         comparisons: our full methods against others.
         notes: caveats, and contradictions in the paper.
-        data: the numbers for programs.
+        data: the numbers, for programs to read.
     """
 
     title: str
@@ -153,8 +153,8 @@ def _notes(request: TableRequest, cells: Sequence[Cell], results: TableResults) 
         notes.append(f"the paper has no such table for {benchmark}")
     if request.scale == "paper" and results.seeds > 1:
         notes.append(
-            "every three runs share a source model, so seeds are not independent and p is rather "
-            "too small"
+            "every three runs share a source model, so seeds are not independent and p is "
+            "probably too small"
         )
     if len(results.runs) < len(cells):
         finished = f"{len(results.runs)} of {format_count(len(cells), 'cell')}"

@@ -123,11 +123,11 @@ def estimate_round(experiment: Experiment, benchmark: Benchmark, speed: Speed) -
 
 
 def measure_speed(experiment: Experiment, benchmark: Benchmark) -> Speed:
-    """Time some steps of the network on real images; this takes a few seconds at most."""
+    """Time a few steps of the network on real images, which takes seconds."""
     model = initialize_model(experiment, benchmark)
     images = benchmark.source(experiment.data.source).images
     batch_size = int(experiment.method.training.batch_size)
-    rates = experiment.source.model_copy(update={"lr": 1e-9})  # steps change next to nothing
+    rates = experiment.source.model_copy(update={"lr": 1e-9})  # steps hardly change the weights
     optimizer = make_sgd(model.backbone.parameters(), [], rates)
     with torch.random.fork_rng():
         train_all_threads = _seconds_per_image(model, images, batch_size, optimizer)

@@ -67,10 +67,10 @@ class TableRequest:
 
     Attributes:
         data: folder of the benchmark, if it has files.
-        seeds: how many; None for the scale's number.
+        seeds: number of seeds; None for the scale's.
         sources: source domains; none for all of the table.
         methods: names of rows or methods; none for all of the table.
-        overrides: settings on top of the scale's, for all rows that have them.
+        overrides: settings that replace the scale's, for all rows that have them.
     """
 
     table: str

@@ -27,7 +27,7 @@ class TableResults:
     """The finished runs of a requested table.
 
     Attributes:
-        rows: names of all rows, run or not.
+        rows: names of all rows, finished or not.
         ours: those of our full methods, which are tested against the others.
         runs: by row, source and seed.
     """
@@ -48,7 +48,7 @@ class TableResults:
     def accuracies(self, row: str, column: str) -> dict[int, float]:
         """Return the mean accuracy over clients (0..1) of each finished seed.
 
-        The average has those seeds only that are finished for all sources.
+        The average includes only seeds that are finished for all sources.
         """
         if column == AVERAGE:
             by_source = [self.accuracies(row, source) for source in self.sources]
@@ -175,7 +175,7 @@ def _caveats(seeds: int) -> list[str]:
     if seeds < 2:
         return []
     selection = (
-        "the best of the others was selected by these very numbers, and p is not corrected for "
+        "the best of the others was selected by these same numbers, and p is not corrected for "
         "multiple tests"
     )
     power = (

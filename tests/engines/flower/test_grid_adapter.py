@@ -50,7 +50,7 @@ def test_unrequested_messages_are_ignored_whatever_they_claim(
     reply = grid.pull_reply("asked")
     assert reply is not None
     assert text_of(reply.read().content) == "right"
-    assert caplog.messages == ["Ignoring a message that answers none of ours"] * 3
+    assert caplog.messages == ["Ignoring a message that replies to none of ours"] * 3
 
 
 def test_a_reply_beyond_the_limit_is_not_pulled(superlink: SuperLink, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_pulled_reply_is_in_an_unnamed_file(superlink: SuperLink, tmp_path: Pa
 def test_a_slow_reply_does_not_delay_others(
     superlink: SuperLink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedwca.engines.flower.inbox._PULL_PATIENCE", 0.05)
+    monkeypatch.setattr("fedwca.engines.flower.inbox._PULL_TIMEOUT", 0.05)
     head = superlink.take(reply_of(words("slow"), "slow"), "slow")
     last, superlink.pieces[head] = superlink.pieces[head], None
     superlink.take(reply_of(words("quick"), "quick"), "quick")

@@ -373,7 +373,7 @@ def test_a_site_that_does_not_know_the_end_of_a_sum_is_in_no_other(world: World)
     world.start()
     (again,), _ = world.run(experiment)
     assert distance(again.state.models["global"], world.new_model().feature_state()) == 0
-    refusal = "it sent its model to a sum of which it does not know the end"
+    refusal = "it sent its model to a sum whose outcome it does not know"
     assert any(
         f"noisy-d drops out of the sum (share): {refusal}" in note for note in world.messages
     )

@@ -1,4 +1,4 @@
-"""Digit-Five from any of its distributions: own `.npz`, the public `.mat` files, originals.
+"""Digit-Five in any of its forms: your own `.npz`, the public `.mat` files, or the originals.
 
 MNIST (LeCun 1998), SVHN (Netzer 2011), MNIST-M (Ganin 2016), USPS (Hull 1994), SYNTH (Ganin 2015).
 The `.mat` files are those of the download for "Moment matching for multi-source domain
@@ -93,7 +93,7 @@ def _list_files(folder: Path) -> FilesByFolder:
     for place, _ in walk_folders(folder, _DEPTH):
         below = str(place.relative_to(folder)).lower()
         not_mnist = any(word in below for word in _NOT_MNIST)
-        _, _, names = next(os.walk(place), ("", [], []))  # others around need not be readable
+        _, _, names = next(os.walk(place), ("", [], []))  # a folder that cannot be read is skipped
         for name in sorted(names):
             is_useful = name.lower().endswith(_SUFFIXES)
             if is_useful and not (not_mnist and "ubyte" in name.lower()):
@@ -133,7 +133,7 @@ def _expected_files(name: str) -> str:
 
 
 def _read_domain(name: str, form: _Form, parts: list[tuple[Path, ...]]) -> ImageArray:
-    """Read and concatenate all parts; each is validated by itself, so that no labels shift."""
+    """Read and concatenate all parts; each is validated separately, so that no labels shift."""
     arrays = []
     for files in filter(None, parts):
         where = " with ".join(map(str, files))

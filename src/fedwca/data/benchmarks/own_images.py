@@ -94,7 +94,7 @@ def contains_own_images(folder: Path) -> bool:
 
 
 def _client_folders(path: Path, source_path: Path | None) -> list[Path]:
-    """Return the folders in `path`; if the source is among them, it is no client."""
+    """Return the folders in `path`, except the source's."""
     images, folders = list_folder(path)
     if images:
         raise UserError(

@@ -91,7 +91,7 @@ def _mark_visited(folder: Path, visited: set[tuple[int, int]]) -> bool:
         stat = os.stat(folder)
     except OSError:
         return False
-    folder_id = (stat.st_dev, stat.st_ino)  # the same by whatever path it is reached
+    folder_id = (stat.st_dev, stat.st_ino)  # the same for every path that leads to it
     is_new = folder_id not in visited
     visited.add(folder_id)
     return is_new

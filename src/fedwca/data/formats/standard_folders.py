@@ -1,4 +1,4 @@
-"""Benchmarks that come as `domain/class/*.jpg`: found in any usual nesting, and checked."""
+"""Find and check benchmarks that come as `domain/class/*.jpg`, in any usual nesting."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -82,8 +82,8 @@ class FlowerEngine:
 
         Each for a limited time: sites that come and go in turns must not hold up the others.
         """
-        waited, patience = time.monotonic() - started, self._rules.return_seconds
-        lost = self._registry.lost_within(patience) if waited <= patience else []
+        waited, limit = time.monotonic() - started, self._rules.return_seconds
+        lost = self._registry.lost_within(limit) if waited <= limit else []
         if self._started or waited > self._rules.start_seconds:
             return lost
         return lost + self._registry.never_seen()

@@ -1,9 +1,9 @@
 """Flower's grid, with replies that are pulled by message id, checked for size and stored in files.
 
 Flower's public `Grid.pull_messages` (1.41, 1.42) is not enough, even for one message id: it also
-returns whatever nodes push unasked and raises if that is no message, so that the reply is lost; it
-assembles a reply of any size in memory; and a slow sender blocks the caller. The modules of Flower
-used here instead are internal, so pyproject.toml admits few versions.
+returns messages that nodes push without a request, and raises if one is invalid, so that the reply
+is lost; it assembles a reply of any size in memory; and a slow sender blocks the caller. The
+modules of Flower used here instead are internal, so pyproject.toml allows only few versions.
 """
 
 import logging
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 _PULL_SECONDS = 7200.0  # Flower's own limit for pulling all objects of a message
 _MAX_IN_MEMORY = 2**20  # bytes; larger replies go to a file
-_MAX_OBJECTS = 1000  # of a reply; Flower splits tensors into chunks of 5 MiB
+_MAX_OBJECTS = 1000  # in a reply; Flower splits tensors into chunks of 5 MiB
 _MAX_BESIDE_TENSORS = 2**22  # bytes; parsing a list takes some 20 times its length
 _CHUNK = re.compile(rb"ArrayChunk  \d{1,12}\x00")  # head of a Flower object that is a chunk
 
@@ -72,7 +72,7 @@ class StoredReply:
         if not _CHUNK.match(content):
             self._beside_tensors += len(content)
         if self._beside_tensors > _MAX_BESIDE_TENSORS:
-            raise WireError(f"it has more than {_MAX_BESIDE_TENSORS:,} bytes beside its tensors")
+            raise WireError(f"it has more than {_MAX_BESIDE_TENSORS:,} bytes besides its tensors")
         self._file.write(content)
 
     def close(self) -> None:
@@ -140,7 +140,7 @@ class FlowerGrid:
             if message.metadata.reply_to_message_id == message_id:
                 replies.append((message.metadata.message_id, tree))
             else:
-                logger.info("Ignoring a message that answers none of ours")
+                logger.info("Ignoring a message that replies to none of ours")
         return self._pull_objects(*replies[0]) if replies else None
 
     def _pull_objects(self, reply_id: str, tree: Any) -> StoredReply:
@@ -154,7 +154,7 @@ class FlowerGrid:
         except BaseException:
             reply.close()
             raise
-        finally:  # Flower may delete it in any case
+        finally:  # Flower may now delete it
             client.ConfirmMessageReceived(
                 ConfirmMessageReceivedRequest(
                     node=self._grid.node, run_id=run_id, message_object_id=reply_id

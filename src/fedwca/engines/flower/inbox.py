@@ -12,7 +12,7 @@ from fedwca.engines.flower.messages import Reply, Request
 
 __all__ = ["Inbox", "NoReply", "Node"]
 
-_PULL_PATIENCE = 5.0  # seconds that the other replies wait for one that arrives slowly
+_PULL_TIMEOUT = 5.0  # seconds that a slow reply may delay the others
 
 
 class Node(NamedTuple):
@@ -64,7 +64,7 @@ class Inbox:
         for message_id in list(self._open):
             slow = self._slow.pop(message_id, None)
             pull = slow or _Pull(self._grid, message_id)
-            if not pull.finished_within(0 if slow else _PULL_PATIENCE):
+            if not pull.finished_within(0 if slow else _PULL_TIMEOUT):
                 self._slow[message_id] = pull
             elif (reply := pull.reply()) is not None:
                 self._open.remove(message_id)

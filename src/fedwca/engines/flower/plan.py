@@ -1,4 +1,4 @@
-"""What server and sites must know of a deployed run."""
+"""What server and sites must know about a deployed run."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -46,7 +46,7 @@ class Plan(BaseModel):
         return model.to(torch.device(device))
 
     def build_template(self) -> DomainModel:
-        """Build the network without weights, to compare received weights with."""
+        """Build the network without weights, to check received weights against."""
         template = self.network.build_without_weights()
         if sum(tensor.numel() for tensor in template.state_dict().values()) > MAX_WEIGHTS:
             raise WireError(f"the run's network {self.network.backbone} is too large to be sent")
@@ -73,13 +73,13 @@ def parse_plan(text: str) -> Plan:
 
 
 class Task(NamedTuple):
-    """What the server knows of a run.
+    """What the server knows about a run.
 
     Attributes:
         run: name of the run.
-        plan: what sites get to know of it.
-        method: whose messages and replies travel.
-        features: of the source model, to compare replies with.
+        plan: what sites learn about it.
+        method: defines messages and replies.
+        features: those of the source model, to check replies against.
         classifier: the frozen classifier, which every site gets.
         sizes: what the letters in the method's declarations stand for.
         wire: how weights travel.

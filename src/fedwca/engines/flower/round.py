@@ -81,7 +81,7 @@ class _SiteJob:
         expected: what the reply must hold.
         places: where each tensor belongs; see `Payload`.
         tensors: all tensors of the job.
-        message_id: of the message that is not answered yet.
+        message_id: the message that has no reply yet.
         tries: how often the job was sent.
         result: from the accepted reply.
     """
@@ -235,7 +235,7 @@ class Round:
         return {name: job for name, job in self._jobs.items() if job.result is None}
 
     def _may_still_reply(self) -> bool:
-        """Return whether a reply may still come from some site."""
+        """Return whether any site may still reply."""
         recently_lost = self._registry.lost_within(self._rules.return_seconds)
         return any(
             name in recently_lost

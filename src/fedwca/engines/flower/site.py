@@ -41,8 +41,8 @@ class SiteConfig(NamedTuple):
         site: its name.
         paths: of its images.
         home: the folder of its memory and models.
-        device: what it computes on.
-        threads: how many to compute with; 0: one per core. With 1 the result is bit-equal to the
+        device: the device to compute on.
+        threads: number of CPU threads; 0: one per core. With 1 the result is bit-equal to the
             simulator's.
     """
 
@@ -127,7 +127,7 @@ class _SiteRound:
             if evaluation is not None:
                 self._save_model(runtime.model)
             adapted = self._adapt(runtime, job)
-        if private:  # an evaluation reveals something of the images, and has no noise
+        if private:  # an evaluation reveals something about the images, and has no noise
             evaluation = None
         if adapted is None or job.message is None:
             self._store.save_tensors(received)
@@ -190,7 +190,7 @@ class _SiteRound:
         return adapted
 
     def _prepare_reply(self, message: Record, adapted: Adaptation) -> Record:
-        """Return what is sent: a noised model is counted, one to be summed is withheld."""
+        """Return what is sent: count a noised reply, withhold a model that will be summed."""
         reply = adapted.reply
         if self._plan.privacy.on:
             self._store.reply_log(self._method.rounds).add(self._request, reply)

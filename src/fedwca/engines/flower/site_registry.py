@@ -25,7 +25,7 @@ _MAX_IMAGES = 2**24  # of a site; the more images, the coarser the fixed point o
 
 
 class SiteStatus(TypedDict):
-    """What `fedwca deploy status` shows of a site."""
+    """What `fedwca deploy status` shows about a site."""
 
     images: int
     test_images: int
@@ -85,7 +85,7 @@ class RegisteredSite:
         node: the Flower node that it runs on now.
         known_tensors: hashes of the tensors that the site has.
         lost_at: since when it is offline; None while it is online.
-        status: what is shown of it.
+        status: what is shown about it.
     """
 
     def __init__(self, name: str, node: Node, refused: int) -> None:
@@ -173,7 +173,7 @@ class SiteRegistry:
         time.sleep(_POLL_SECONDS)
 
     def report_failure(self, site: RegisteredSite, what: str, problem: str) -> None:
-        """Log a site's problem and show it in its status; `what` says what it leads to."""
+        """Log a site's problem and show it in its status; `what` is the consequence."""
         problem = to_single_line(problem)
         site.status["problem"] = f"round {self.round}: {problem}"
         logger.info("round %d: %s %s: %s", self.round, site.name, what, problem)
@@ -192,8 +192,8 @@ class SiteRegistry:
     def request_join(self, node: Node) -> None:
         """Ask a node which site it is, and how many images it has.
 
-        A node that does not answer is asked at growing intervals: every question stays open until
-        it is answered, as that may take long.
+        A node that does not reply is asked again at growing intervals: a request stays open until
+        its reply arrives, which may take long.
         """
         _, pause = self._joining.get(node.id, (0, _REPEAT_JOIN / 2))
         self._joining[node.id] = (time.monotonic() + 2 * pause, 2 * pause)

@@ -1,4 +1,4 @@
-"""What a site stores of a run between the rounds."""
+"""What a site stores about a run between the rounds."""
 
 import hashlib
 import logging
@@ -24,14 +24,14 @@ logger = logging.getLogger(__name__)
 _MEMORY_COUNT = CHECKPOINT_COUNT + 1
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
 _NEW_RUN = "start a new run with another run.seed"  # the same settings are the same run
-_COUNT = "count"  # the record beside the replies
+_COUNT = "count"  # name of the record with the number of replies
 
 
 class SiteStore:
     """A site's folder of a run; the files have checksums.
 
     - memory-N.safetensors  the method's memory after N rounds; the last three
-    - tensors.safetensors   the tensors that both ends have
+    - tensors.safetensors   the tensors that site and server both have
     - released.safetensors  with [privacy] on: see `ReplyLog`
     - model.safetensors     the model that the site uses, described completely
     - sum/, sums.json       see `SiteSums`
@@ -73,11 +73,13 @@ class SiteStore:
                 except (ValueError, KeyError) as error:
                     logger.warning("%s; using the memory before it", error)
         if saved and round > 0:
-            logger.warning("round %d: the memory before it is lost; starting without", round)
+            logger.warning(
+                "round %d: the memory before it is lost; starting with an empty one", round
+            )
         return Record()
 
     def save_memory(self, round: int, memory: Record) -> None:
-        """Save the memory after this round; later ones, of before a restart, are deleted."""
+        """Save the memory after this round; delete later ones, from before a restart."""
         save_records(self._memory_path(round + 1), {"": memory})
         saved = self._saved_rounds()
         valid = [done for done in saved if done <= round + 1][-_MEMORY_COUNT:]
@@ -107,7 +109,7 @@ class ReplyLog:
     """The last replies that a site sent under [privacy], and how many there were.
 
     A request that is repeated, after a crash or a lost reply, gets exactly the same reply: a new
-    one would reveal more of the images. There are as many as the server has checkpoints.
+    one would reveal more of the images. The log holds one reply per checkpoint of the server.
 
     Args:
         path: the file.
@@ -118,7 +120,7 @@ class ReplyLog:
         self._path, self._max_count = path, max_count
 
     def find(self, request: Request) -> Record | None:
-        """Return the reply to this very request, if any; UserError if none may follow."""
+        """Return the reply to exactly this request, if any; UserError if no more may be sent."""
         count, replies = self._load()
         if reply := replies.get(_digest(request)):
             return reply

@@ -25,7 +25,7 @@ __all__ = ["SumRound", "check_mean", "read_step_reply"]
 class SumRound:
     """The secure sums of one round.
 
-    A site that does not reply to a step has dropped out. No site is asked for a step twice: two
+    A site that does not reply to a step drops out. No site is asked for a step twice: two
     replies of one site could reveal its model.
 
     Args:
@@ -121,7 +121,7 @@ class SumRound:
 
 
 def read_step_reply(payload: Payload, names: Collection[str], template: State) -> Record:
-    """Return a site's reply to a step; WireError if it is not well-formed.
+    """Return a site's reply to a step; WireError if it is malformed.
 
     Args:
         payload: what it sent.
@@ -137,6 +137,6 @@ def read_step_reply(payload: Payload, names: Collection[str], template: State) -
 
 
 def check_mean(mean: State, source: State) -> None:
-    """Refuse a mean that no honest models have: a site has falsified the sum."""
+    """Refuse a mean that honest models cannot have: a site has falsified the sum."""
     check_state("mean", mean, source)
     check_magnitude(Record({"mean": mean}), source)

@@ -1,1 +1,1 @@
-"""Secure aggregation: the server gets sums of models and sees none of them."""
+"""Secure aggregation: the server gets sums of models and never a single model."""

@@ -14,7 +14,7 @@ MAX_WEIGHT = 2.0**16  # largest absolute value of a model's weight
 
 
 def step_size(total: int) -> float:
-    """Return the smallest step with which a sum of so many models cannot overflow.
+    """Return the smallest step with which a sum of `total` models cannot overflow.
 
     A number is at most MAX_WEIGHT / step = 2^62 / 2^⌈log₂ total⌉ steps, so a sum is at most 2^62,
     within the signed half of 2^64. A number, and so a mean, is rounded by at most half a step.

@@ -1,11 +1,11 @@
 """Secure aggregation: the server learns a sum but no summand, even if some sites drop out.
 
 Bonawitz et al.: Practical Secure Aggregation for Privacy-Preserving Machine Learning, CCS 2017,
-for a server that follows the protocol. Every member masks for every other: clusters are small, and
-the sparser graph of Bell et al. (CCS 2020) pays with thousands of members.
+for a server that follows the protocol. Every pair of members shares a mask: clusters are small,
+and the sparser graph of Bell et al. (CCS 2020) pays off only with thousands of members.
 
 Key agreement, encryption and Shamir's secret sharing are Flower's. Masks are AES in counter mode,
-as in the paper: Flower's own generator reduces every key to 28 bits, few enough to try them all.
+as in the paper: Flower's own generator reduces every key to 28 bits, few enough to try all of them.
 """
 
 import base64
@@ -162,7 +162,7 @@ def reveal_shares(member: Member, summed: Collection[str], least: int) -> dict[s
     """Return a share of the seed of each summed member, and of the key of each other one.
 
     Never both of one member: with both, the server could unmask its vector. So the caller must
-    make sure that this is done only once for a member.
+    call this only once for a member.
     """
     if member.name not in summed or not set(summed) <= member.shares.keys():
         raise SumError("the summed sites are not those of a sum with this site")
@@ -207,8 +207,8 @@ def unmask_sum(
 def _combine(shares: list[bytes]) -> bytes:
     try:
         return combine_shares(shares)
-    except Exception:  # the library raises anything for foreign bytes
-        raise SumError("the shares of a secret do not fit together") from None
+    except Exception:  # the library raises a dozen kinds for foreign bytes
+        raise SumError("the shares of a secret do not match") from None
 
 
 def _public_key(private: bytes) -> bytes:

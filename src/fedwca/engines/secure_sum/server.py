@@ -1,4 +1,4 @@
-"""The server's part of secure sums: the mean of every group's models, none of which it sees."""
+"""The server's part of secure sums: each group's mean model, without seeing any single model."""
 
 import logging
 from collections.abc import Callable, Collection, Mapping
@@ -94,7 +94,7 @@ class SecureSums:
         return ["masked"] if step == "mask" else list(group.boxes)
 
     def accept(self, step: Step, site: str, reply: Record) -> None:
-        """Take a site's reply; WireError if it cannot be right."""
+        """Accept a site's reply; WireError if it is invalid."""
         group = self._group_of[site]
         if step == "share":
             boxes = {name: tensor_to_bytes(box) for name, box in reply.values.items()}
@@ -112,10 +112,10 @@ class SecureSums:
             group.shares[site] = shares
 
     def means(self, check: Callable[[State], None]) -> dict[str, State]:
-        """Return its group's mean for each summed site; none where too few sites came through.
+        """Return its group's mean for each summed site; none if too few sites completed the steps.
 
-        A mean that `check` raises a ValueError for is dropped: a site has spoiled the sum, and
-        nobody can tell which one.
+        A mean that `check` raises a ValueError for is dropped: a site has falsified the
+        sum, and it cannot be known which one.
         """
         means: dict[str, State] = {}
         for group in self._groups:

@@ -1,7 +1,7 @@
 """A site's part of secure sums: what it stores between the steps, and never does twice.
 
-Flower starts a process for each step, so secrets are in files meanwhile, which only the owner can
-read.
+Flower starts a process for each step, so between steps the secrets are in files that only their
+owner can read.
 """
 
 import hashlib
@@ -40,12 +40,12 @@ class SiteSums:
     """The secure sums of a run, in the site's folder of the run.
 
     - sum/secret.json        keys and shares of the current sum; deleted with its last step
-    - sum/local.safetensors  the model to be summed; deleted once it was sent masked
-    - sums.json              for each round, with which sites the model was summed, and its hash
+    - sum/local.safetensors  the model to be summed; deleted once it is sent, masked
+    - sums.json              for each round, the sites of the sum and a hash of the model
 
     From two sums of a repeated round, over different sites or of different models, the server could
     compute the difference. So a site takes part again only in exactly the same sum, and in none if
-    it does not know over which sites the first one was.
+    it does not know which sites the first one included.
 
     Args:
         folder: the site's folder of the run.
@@ -66,7 +66,7 @@ class SiteSums:
         return keys.public()
 
     def run_step(self, step: str, round: int, message: Record, least: int) -> Record:
-        """Do a step in its turn, once, and return the reply."""
+        """Do a step, once and in order, and return the reply."""
         state = self._load_state()
         if (state.get("round"), state.get("next")) != (round, step):
             raise SumError(f"it is not at the step {step!r} of a sum of round {round}")
@@ -90,7 +90,7 @@ class SiteSums:
         member, boxes = share_secrets(self._site, keys, peers)
         before = self._history().get(str(state["round"]), {})
         if "vector" in before and "summed" not in before:
-            raise SumError("it sent its model to a sum of which it does not know the end")
+            raise SumError("it sent its model to a sum whose outcome it does not know")
         self._commit(state["round"], "members", sorted(names))
         self._save_state(
             {"round": state["round"], "next": "mask", "member": _member_to_json(member)}

@@ -26,9 +26,9 @@ class Simulator:
         method: the method to run.
         clients: the clients and their data.
         seed: seed of the run.
-        scratch: a folder for models in transfer; the simulator makes and removes it.
-        workers: number of processes; 1 works in this process. A GPU always has one, which holds
-            the model. A worker that dies is replaced, and its client runs again.
+        scratch: a folder for models in transfer; created and removed by the simulator.
+        workers: number of processes; 1 runs all clients in this process, as a GPU always does,
+            because it holds the model. A worker that dies is replaced, and its client runs again.
         privacy: applied to replies; its noise is drawn from the seed.
     """
 
@@ -57,7 +57,7 @@ class Simulator:
         return list(self._clients)
 
     def exchange(self, round: int, state: Record, jobs: Iterable[tuple[Client, Job]]) -> Exchange:
-        """Let every client do its job, those with most images first.
+        """Let every client do its job, those with the most images first.
 
         Models of replies and memories are in files and read when used, so that memory does not
         grow by a model per client. The files exist until the next exchange; those of a memory
@@ -91,14 +91,14 @@ class Simulator:
         if job.offered is not None:
             offered = self._files.save(Record({"": job.offered}), recent)
         stored = _StoredJob(client, round, message, offered, self._files.save(job.memory, recent))
-        # States that all jobs share stay among the last; one for this client alone does not.
+        # Keeps states that all jobs share; drops those for this client alone.
         recent.limit(2 * sum(len(r.models) for r in (message, offered, stored.memory) if r))
         return stored
 
     def _run_in_pool(
         self, pool: "WorkerPool[_StoredJob, _Outcome]", stored_jobs: "dict[Client, _StoredJob]"
     ) -> "dict[Client, _Outcome]":
-        # Most images first, so that no worker ends late.
+        # The most images first, so that no worker finishes late.
         order = sorted(stored_jobs, key=lambda client: -self._image_counts[client.name])
         outcomes = pool.map({client.name: stored_jobs[client] for client in order})
         return {client: outcomes[client.name] for client in stored_jobs}

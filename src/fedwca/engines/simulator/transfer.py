@@ -1,4 +1,4 @@
-"""Records between the simulator's processes: models in files, everything else by pickle."""
+"""Pass records between the simulator's processes: models in files, everything else by pickle."""
 
 import shutil
 import uuid
@@ -36,7 +36,7 @@ class RecentStates:
 
 
 class ModelFiles:
-    """A folder with one file for each model, so that memory does not grow by a model a client."""
+    """A folder with one file for each model, so that memory does not grow with the clients."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -51,7 +51,7 @@ class ModelFiles:
         return Record(LazyModels({name: (path, "") for name, path in files.items()}), values)
 
     def _save(self, state: State) -> Path:
-        # No two names are alike: a worker of a killed run may still be writing.
+        # A unique name: a worker of a killed run may still be writing.
         path = self.folder / f"{uuid.uuid4().hex}.safetensors"
         save_records(path, {"": Record({"": state})}, durable=False)
         return path

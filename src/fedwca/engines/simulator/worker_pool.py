@@ -41,7 +41,7 @@ class WorkerPool(Generic[J, R]):
     """Processes of one thread each that do the jobs of clients.
 
     Every worker has a pipe of its own, so a worker that is killed while it sends a result cannot
-    block the others, and its death is the death of one known job.
+    block the others, and it is known which job it was doing.
 
     Args:
         program: does a job; sent to each worker once.
@@ -119,7 +119,7 @@ class WorkerPool(Generic[J, R]):
         return [by_connection[ready] for ready in wait(by_connection)]  # type: ignore[index]
 
     def _start_workers(self, count: int) -> None:
-        """Start processes until there are so many, and send them the program."""
+        """Start processes until there are `count`, and send them the program."""
         running = len(self._workers)
         if running >= count:
             return
@@ -130,7 +130,7 @@ class WorkerPool(Generic[J, R]):
             while len(self._workers) < count:
                 self._workers.append(thread.submit(_Worker).result())
         for worker in self._workers[running:]:
-            worker.send(self._program)  # waits until the process reads, so all start before
+            worker.send(self._program)  # blocks until the process reads, so start all of them first
 
 
 class _Worker:
@@ -140,7 +140,7 @@ class _Worker:
         self.connection, child_end = _spawn.Pipe()
         self.process = _spawn.Process(target=_serve, args=(child_end,), daemon=True)
         self.process.start()
-        child_end.close()  # so that the process's death closes the connection
+        child_end.close()  # so that the connection closes when the process dies
         self.client = ""
 
     def send(self, content: bytes) -> None:

@@ -8,7 +8,7 @@ from fedwca.models.backbones.base import Backbone
 
 
 class LeNet(Backbone):
-    """Two 5×5 convolutions, each halved by max-pooling; no BatchNorm."""
+    """Two 5×5 convolutions, each followed by max-pooling; no BatchNorm."""
 
     def __init__(self, image_size: int) -> None:
         super().__init__()

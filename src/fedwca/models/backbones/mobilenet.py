@@ -27,7 +27,7 @@ def _conv_bn_relu(
 
 
 class InvertedResidual(nn.Module):
-    """Expand, filter each channel by itself, project; a shortcut where the shape allows."""
+    """Expand, filter each channel separately, project; a shortcut where the shape allows."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, expansion: int) -> None:
         super().__init__()
