@@ -73,3 +73,15 @@ def test_walkthrough(place: Path) -> None:
         "largest difference to the run's cluster models: 0.0",
         "largest difference to the run's S: 0.0",
     ]
+
+
+def test_faults_prints_help(place: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "faults.py"), "--help"],
+        cwd=place,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "folder" in done.stdout
+    assert not (place / "--help").exists()

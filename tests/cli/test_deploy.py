@@ -6,6 +6,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -52,6 +53,25 @@ def test_init_creates_a_folder_for_the_server_and_for_each_site(invoke: Invoke) 
     keys = read_site_keys(root)
     assert list(keys) == ["a", "b", "c"]
     assert len(set(keys.values())) == 3
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("init", "--address", "fl.example.org", "--site", "a"),
+        ("server",),
+        ("client", "--site", "a", "--data", "."),
+        ("run", "run.toml"),
+        ("stop",),
+        ("status",),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_without_flower_every_command_says_what_to_install(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.setitem(sys.modules, "flwr", None)
+    assert_error(invoke("deploy", *arguments), "fedwca[flower]")
 
 
 def test_the_authority_signs_the_server_certificate_for_its_names(invoke: Invoke) -> None:
