@@ -76,7 +76,7 @@ def test_lists_have_a_lower_limit_than_tensors(superlink: SuperLink, tmp_path: P
     """Parsing `[[],[],…]` takes more than 20 bytes of memory per byte."""
     grid = superlink.grid(tmp_path)
     superlink.take(reply_of(words("[" * 2**22), "lists"), "lists")
-    with pytest.raises(WireError, match="beside its tensors"):
+    with pytest.raises(WireError, match="tensors"):
         grid.pull_reply("lists")
     many = Array("|u1", (2**23,), "junk", b"\1" * 2**23)
     superlink.take(reply_of(RecordDict({"": ArrayRecord({"": many})}), "tensors"), "tensors")
@@ -88,7 +88,7 @@ def test_lists_have_a_lower_limit_than_tensors(superlink: SuperLink, tmp_path: P
 def test_an_object_that_only_begins_like_a_chunk_is_not_one(tmp_path: Path) -> None:
     reply = StoredReply("head", tmp_path, 2**30)
     reply.add("right", b"ArrayChunk  4194305\x00" + bytes(2**22 + 1))
-    with pytest.raises(WireError, match="beside its tensors"):
+    with pytest.raises(WireError, match="tensors"):
         reply.add("wrong", b"ArrayChunk  4194305" + b" " * 2**22)
     reply.close()
 
