@@ -14,6 +14,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -45,6 +46,8 @@ logger = logging.getLogger(__name__)
 
 _UNREADABLE = "unreadable"  # stands for the content of a file that cannot be read
 _FORMAT = 4  # of entries; a new number causes all entries to be rebuilt
+
+_ENTRY_NAME = re.compile(r"[0-9a-f]{20}")
 
 FileState = tuple[int, ...]
 
@@ -85,7 +88,9 @@ def _entry_name(raw: RawDomain, request: DataRequest, states: list[FileState]) -
     paths = [str(file.absolute()) for file in raw.files]
     seen = request.cache / "images" / "seen" / _hash([paths, states, *rest])
     if seen.is_file():
-        return seen.read_text(encoding="utf-8")
+        name = seen.read_text(encoding="utf-8", errors="replace")
+        if _ENTRY_NAME.fullmatch(name):  # a truncated name would lead to another domain's entry
+            return name
     contents = [_content_digest(file) for file in raw.files]
     name = _hash([contents, *rest])
     if _UNREADABLE not in contents:  # such files may be readable the next time
