@@ -68,7 +68,7 @@ def federate_into(
     def on_line(line: Line) -> None:
         folder.append(line)
         progress.round(line)
-        if line["round"] == 1 and _has_one_cluster(line):
+        if line["round"] == 1 and hasattr(method, "clustering") and _has_one_cluster(line):
             logger.warning(ONE_CLUSTER)
 
     def on_round(checkpoint: Checkpoint) -> None:

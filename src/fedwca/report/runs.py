@@ -105,8 +105,9 @@ class RunView:
 
     @property
     def notice(self) -> str:
-        """Say so if all clients are in one cluster; empty otherwise."""
-        return ONE_CLUSTER if len(set(self.clusters.values())) == 1 < len(self.clusters) else ""
+        """A sentence if all clients were put in one cluster; empty otherwise."""
+        clusters = self.clusters if "clustering" in self.settings["method"] else {}
+        return ONE_CLUSTER if len(set(clusters.values())) == 1 < len(clusters) else ""
 
     @property
     def domains(self) -> dict[str, str]:
