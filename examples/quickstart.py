@@ -29,7 +29,7 @@ run = fedwca.run(overrides=SMALL)  # mini-digits and FedWCA are the defaults
 print(f"source_only: accuracy {source_only.accuracy:.3f}")
 print(f"fedwca: accuracy {run.accuracy:.3f}, in {run.path}")
 
-weights = run.weights[2]  # v_k of round 2: how much of each cluster's model a client started with
+weights = run.weights[1]  # v_k of round r = 1: shares of the clusters' models in f_init
 for client, domain in run.domains.items():
     shares = ", ".join(f"{share:.2f}" for share in weights[client])
     accuracy = f"accuracy {run.accuracies[client]:.0%}"

@@ -160,7 +160,7 @@ v = cluster_weights(alpha, beta, clusters[someone.name], S)
 print(f"β of {someone.name}:", [round(share, 3) for share in beta.tolist()])
 print(f"v of {someone.name}:", [round(share, 3) for share in v.tolist()])
 assert beta.tolist() == records[2, someone.name]["beta"]
-assert v.tolist() == run.weights[2][someone.name]
+assert v.tolist() == run.weights[1][someone.name]
 
 # %% [markdown]
 # # Pseudo-labels of two models

@@ -71,7 +71,7 @@ def test_a_run_has_what_its_files_hold(run: fedwca.Run, folders: dict[str, Path]
     lines = lines_of(run.path)
     # Round 1 starts from the source model: from then on there are clusters to blend.
     assert run.weights == {
-        r: {c: lines[r]["server"][f"v/{c}"] for c in run.domains} for r in (2, 3)
+        r: {c: lines[r + 1]["server"][f"v/{c}"] for c in run.domains} for r in (1, 2)
     }
     assert str(run) == f"<Run {run.name}: 3 rounds, done, accuracy {100 * run.accuracy:.1f} %>"
 

@@ -43,7 +43,7 @@ def test_quickstart(place: Path) -> None:
     assert lines[0] == f"source_only: accuracy {fedwca.open_run(other).accuracy:.3f}"
     assert lines[1] == f"fedwca: accuracy {run.accuracy:.3f}, in {run.path}"
     for line, (client, domain) in zip(lines[2:10], run.domains.items(), strict=True):
-        shares = ", ".join(f"{share:.2f}" for share in run.weights[2][client])
+        shares = ", ".join(f"{share:.2f}" for share in run.weights[1][client])
         cluster, accuracy = run.clusters[client], run.accuracies[client]
         assert line.startswith(f"{client} ({domain}): cluster {cluster}, v = {shares}; ")
         assert line.endswith(f"{accuracy:.0%}")

@@ -122,7 +122,7 @@ class Run:
 
     @property
     def weights(self) -> dict[int, dict[str, list[float]]]:
-        """The cluster weights v_k of each round, by client; only rounds that have any."""
+        """The cluster weights v_k of round r, by client; rounds count from 0, as in the paper."""
         return self._view.weights
 
     @property

@@ -96,7 +96,7 @@ def test_the_slider_changes_the_heat_map_and_keys_move_it(run: Path, opened: Ope
     assert texts(browser, "#weights .cell") == expected(4)
     keys(browser, "HOME")
     assert texts(browser, "#weights .cell") == expected(2)
-    assert texts(browser, "output")[0] == "round 2 of 5"
+    assert texts(browser, "output")[0] == "r = 1 of 4"
 
 
 def test_tables_open_and_sort_by_keyboard_alone(run: Path, opened: Opened) -> None:
@@ -153,7 +153,7 @@ def test_several_runs_side_by_side(tmp_path: Path, opened: Opened) -> None:
     assert texts(browser, "h3") == [
         "Accuracy by domain and method",
         "Accuracy by round",
-        "Accuracy, mean ± standard deviation over seeds",
+        "Accuracy, mean ± standard deviation over trials",
         "Is the best ahead by more than chance?",
     ]
     assert len(texts(browser, "#bars-0 rect title")) == 2 * 5  # four domains and their mean

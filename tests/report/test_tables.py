@@ -33,13 +33,13 @@ def write_run(root: Path, name: str, method: str, seed: int, accuracies: dict[st
     return path
 
 
-def test_mean_and_spread_over_seeds(tmp_path: Path) -> None:
+def test_mean_and_spread_over_trials(tmp_path: Path) -> None:
     write_run(tmp_path, "r0", "fedwca", 0, {"b": 0.50, "c": 0.70})
     write_run(tmp_path, "r1", "fedwca", 1, {"b": 0.60, "c": 0.70})
     (table,) = accuracy_tables(find_runs(tmp_path)[0])
     # mean of 50 and 60 is 55; their sample deviation is 10/√2 = 7.07
     assert table.rows == [["fedwca", "55.0±7.1", "70.0±0.0", "62.5±3.5", "2", "1"]]
-    assert table.header == ["method", "b", "c", "mean", "seeds", "rounds"]
+    assert table.header == ["method", "b", "c", "mean", "trials", "rounds"]
     assert "| fedwca | 55.0±7.1 |" in to_markdown(table)
 
 

@@ -129,7 +129,7 @@ def test_weights_are_an_image_for_each_round(tmp_path: Path) -> None:
     run = run_folder(tmp_path / "run", HOSTILE)
     events = written(write_events(read_run(run), tmp_path / "out").parent)
     pictures = events.Images("cluster weights by round")
-    assert [p.step for p in pictures] == [1, 2]
+    assert [p.step for p in pictures] == [0, 1]
     with Image.open(io.BytesIO(pictures[0].encoded_image_string)) as image:
         assert (image.width, image.height) == (pictures[0].width, pictures[0].height)
         shown = {color for _, color in image.convert("RGB").getcolors(1 << 20) or ()}

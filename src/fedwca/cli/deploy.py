@@ -272,4 +272,6 @@ def status(
     else:
         out.print_line(status.describe_run(server, run))
         out.print_line(status.describe_traffic(run))
+        if run.notice:
+            out.print_line(run.notice)
     out.print_table(Table("", status.SITE_COLUMNS, status.site_rows(server, run, sites)))

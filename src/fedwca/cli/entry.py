@@ -18,6 +18,7 @@ from fedwca.cli import models, results, run
 from fedwca.cli.console import print_to_stderr, show_logs
 from fedwca.cli.data import data_app
 from fedwca.cli.deploy import deploy_app
+from fedwca.cli.tune import tune
 
 __all__ = ["app", "main"]
 
@@ -52,6 +53,7 @@ app.command("list")(results.list_runs)
 app.command()(results.show)
 app.command()(results.compare)
 app.command()(run.reproduce)
+app.command()(tune)
 app.command()(results.report)
 app.command()(results.watch)
 app.command()(models.export)

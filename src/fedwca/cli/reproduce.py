@@ -9,9 +9,10 @@ from fedwca.cli.console import out
 from fedwca.cli.progress import show_progress
 from fedwca.data.types import Benchmark
 from fedwca.experiments.runner import load_data, run_experiment
-from fedwca.report.runs import read_run
+from fedwca.report.runs import RunView, read_run
 from fedwca.reproduce.document import make_document
 from fedwca.reproduce.estimate import TimeEstimate, format_duration
+from fedwca.reproduce.figures import save_figures
 from fedwca.reproduce.plan import Cell, TableRequest, count_finished, plan_cells
 
 __all__ = ["Reproduction"]
@@ -100,3 +101,18 @@ class Reproduction:
         for note in document.notes:
             out.print_line(f"Note: {note}.")
         out.print_line(f"Saved as {self.output / stem}.md, .csv and .tex.")
+        if self.request.table == "figures":
+            self._save_figures(cells)
+
+    def _save_figures(self, cells: list[Cell]) -> None:
+        """Draw the figures of each source, from the runs that are finished."""
+        finished = [cell for cell in cells if cell.folder(self.runs).done]
+        for source in dict.fromkeys(cell.source for cell in finished):
+            rows: dict[str, list[RunView]] = {}
+            for cell in finished:
+                if cell.source == source:
+                    run = read_run(self.runs / cell.experiment.name)
+                    rows.setdefault(cell.row, []).append(run)
+            stem = f"{self.request.file_stem}-{source}"
+            for path in save_figures(source, rows, self.output, stem):
+                out.print_line(f"Saved {path}")

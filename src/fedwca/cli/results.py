@@ -52,7 +52,7 @@ def compare(
 ) -> None:
     """Compare runs by method and target domain.
 
-    Shows accuracy in percent: mean ± sample standard deviation over seeds.
+    Shows accuracy in percent: mean ± sample standard deviation over seeds (trials).
 
     Example: fedwca compare --markdown
     """
@@ -73,6 +73,8 @@ def print_results(runs: Sequence[RunView]) -> None:
     for run in runs:
         if (clusters := cluster_table(run)) is not None:
             out.print_table(clusters)
+        if run.notice:
+            out.print_line(run.notice)
     out.print_line("\nResults:")
     for run in runs:
         out.print_line(f"  {run.path}")

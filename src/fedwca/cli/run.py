@@ -17,12 +17,12 @@ from fedwca.cli.results import print_results
 if TYPE_CHECKING:
     from fedwca.experiments.experiment import Experiment
 
-__all__ = ["list_methods", "reproduce", "resume", "run"]
+__all__ = ["RERUN_TO_RESUME", "list_methods", "reproduce", "resume", "run"]
 
-_RERUN_TO_RESUME = "stopped; rerun the same command to resume"
+RERUN_TO_RESUME = "stopped; rerun the same command to resume"
 
 
-@stop_on_signal(_RERUN_TO_RESUME)
+@stop_on_signal(RERUN_TO_RESUME)
 def run(
     config: Annotated[
         Path | None,
@@ -75,7 +75,7 @@ def _run_experiments(experiments: list["Experiment"], runs: Path, cache: Path | 
     print_results([read_run(run.path) for run in finished])
 
 
-@stop_on_signal(_RERUN_TO_RESUME)
+@stop_on_signal(RERUN_TO_RESUME)
 def resume(folder: RunArgument, runs: Runs = Path("runs"), cache: Cache = None) -> None:
     """Resume an interrupted run after its last finished round.
 
@@ -116,7 +116,7 @@ def _summary(module: ModuleType) -> str:
     return text.partition(": ")[2] or text
 
 
-@stop_on_signal(_RERUN_TO_RESUME)
+@stop_on_signal(RERUN_TO_RESUME)
 def reproduce(
     table: Annotated[
         str | None, typer.Argument(help="table to reproduce (default: list the tables)")

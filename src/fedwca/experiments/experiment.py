@@ -144,6 +144,9 @@ class RunConfig(_Section):
     participation: float = Field(
         1.0, gt=0, le=1, description="share of the clients that adapt in a round, drawn by the seed"
     )
+    score_on: Literal["test", "validation"] = Field(
+        "test", description="labeled images that results are scored on; validation is for tuning"
+    )
     evaluate_every: int = Field(1, ge=1, le=_LARGEST, description="rounds between evaluations")
     checkpoint_every: int = Field(1, ge=1, le=_LARGEST, description="rounds between checkpoints")
     workers: int = Field(0, ge=0, le=1024, description="worker processes; 0: one for each core")

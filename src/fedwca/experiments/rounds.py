@@ -15,6 +15,7 @@ from fedwca.core.params import State
 from fedwca.engines.base import Engine, Evaluation, Exchange, Job, Refusals, merge_refusals
 from fedwca.engines.client_runtime import seed_generator
 from fedwca.experiments.experiment import Experiment
+from fedwca.experiments.run_schema import ONE_CLUSTER
 from fedwca.experiments.store import Checkpoint, RunFolder
 from fedwca.methods.base import Client, Method, Record
 
@@ -67,6 +68,8 @@ def federate_into(
     def on_line(line: Line) -> None:
         folder.append(line)
         progress.round(line)
+        if line["round"] == 1 and hasattr(method, "clustering") and _has_one_cluster(line):
+            logger.warning(ONE_CLUSTER)
 
     def on_round(checkpoint: Checkpoint) -> None:
         nonlocal newest
@@ -92,6 +95,11 @@ def federate_into(
         progress.finish()
         engine.close()
     folder.write_json("result.json", add_checksum(folder.lines()[-1]))
+
+
+def _has_one_cluster(line: Line) -> bool:
+    clusters = [c for name, c in line["server"].items() if name.startswith("cluster_of/")]
+    return len(set(clusters)) == 1 < len(clusters)
 
 
 def _load_start(folder: RunFolder, method: Method, source: State) -> Checkpoint:

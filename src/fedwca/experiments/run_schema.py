@@ -10,7 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator
 
 from fedwca._support.errors import UserError
 
-__all__ = ["READ_ERRORS", "check_line", "corrupt_run_error", "read_settings"]
+__all__ = ["ONE_CLUSTER", "READ_ERRORS", "check_line", "corrupt_run_error", "read_settings"]
+
+ONE_CLUSTER = (
+    "One cluster: all clients share one model, so this is FedAvg. "
+    'method.clustering = "each" makes every client a cluster of its own.'
+)
 
 # What reading a file of foreign content may raise.
 READ_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError)

@@ -5,6 +5,7 @@ import io
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +40,7 @@ __all__ = [
     "load_data",
     "prepare_run",
     "run_experiment",
+    "simulated_clients",
     "save_guarantee",
 ]
 
@@ -116,16 +118,22 @@ def prepare_run(
     _log_warnings(experiment, benchmark)
     check_source(experiment, benchmark)
     guarantee = compute_guarantee(experiment.privacy, experiment.method.rounds)
-    clients: list[ClientData] = []
-    if not deployed:
-        data = experiment.data
-        clients = benchmark.clients(data.source, data.partition, experiment.run.seed)
+    clients = [] if deployed else simulated_clients(experiment, benchmark)
     model = initialize_model(experiment, benchmark)
     with RunFolder.open(path, settings, identity) as folder:
         folder.clean()
         load_or_train_source(experiment, benchmark, model, folder.path / SOURCE_FILE, cache)
         source = clone(model.feature_state())
         yield PreparedRun(folder, benchmark, clients, model, source, guarantee)
+
+
+def simulated_clients(experiment: Experiment, benchmark: Benchmark) -> list[ClientData]:
+    """Return the clients of a simulation, scored on the images that the settings name."""
+    data = experiment.data
+    clients = benchmark.clients(data.source, data.partition, experiment.run.seed)
+    if experiment.run.score_on == "validation":
+        clients = [replace(client, test=client.validation) for client in clients]
+    return clients
 
 
 def _load_inputs(

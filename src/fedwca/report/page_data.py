@@ -48,6 +48,7 @@ def _run_data(run: RunView, images: bool) -> Json:
         "rounds_planned": run.planned_rounds,
         "clients": _client_rows(run, names),
         "purity": _purity(run),
+        "notice": run.notice,
         "rounds": [line["round"] for line in run.lines],
         "series": _series(run, names),
         "weights": _weights(run, names),
@@ -170,10 +171,10 @@ def _method_data(name: str, runs: list[RunView]) -> Json:
     domains = dict.fromkeys(d for run in runs for d in run.domain_accuracies)
     return {
         "name": name,
-        "seeds": [run.seed for run in runs],
+        "trials": [run.trial for run in runs],
         "rounds": sorted({run.rounds for run in runs}),
         "done": all(run.done for run in runs),
-        "means": {run.seed: run.accuracy for run in runs if run.accuracy is not None},
+        "means": {run.trial: run.accuracy for run in runs if run.accuracy is not None},
         "mean": _spread([run.accuracy for run in runs]),
         "domains": {d: _spread([run.domain_accuracies.get(d) for run in runs]) for d in domains},
         "curve": _curve(runs),
@@ -181,7 +182,7 @@ def _method_data(name: str, runs: list[RunView]) -> Json:
 
 
 def _curve(runs: Sequence[RunView]) -> list[Json]:
-    """Return mean accuracy by round, over the seeds that have the round."""
+    """Return mean accuracy by round, over the trials that have the round."""
     by_round: dict[int, list[float | None]] = {}
     for run in runs:
         for line in run.lines:
@@ -199,7 +200,7 @@ def _spread(values: Iterable[float | None]) -> Json:
 
 
 def _differences(methods: Sequence[Json]) -> list[Json]:
-    """Compare the best method with each other one, paired over the seeds of both."""
+    """Compare the best method with each other one, paired over the trials of both."""
     scored = [method for method in methods if method["means"]]
     if not scored:
         return []
@@ -208,8 +209,8 @@ def _differences(methods: Sequence[Json]) -> list[Json]:
     for other in scored:
         if other is best:
             continue
-        seeds = sorted(best["means"].keys() & other["means"].keys())
-        ours, theirs = ([method["means"][seed] for seed in seeds] for method in (best, other))
+        trials = sorted(best["means"].keys() & other["means"].keys())
+        ours, theirs = ([method["means"][trial] for trial in trials] for method in (best, other))
         difference = paired_difference(ours, theirs)
         if difference is not None:
             values = {key: _round(value) for key, value in difference._asdict().items()}

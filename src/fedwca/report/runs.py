@@ -6,7 +6,13 @@ from typing import Any
 
 from fedwca._support.errors import UserError
 from fedwca._support.files import read_json, read_lines, read_verified
-from fedwca.experiments.run_schema import READ_ERRORS, check_line, corrupt_run_error, read_settings
+from fedwca.experiments.run_schema import (
+    ONE_CLUSTER,
+    READ_ERRORS,
+    check_line,
+    corrupt_run_error,
+    read_settings,
+)
 
 __all__ = ["RunView", "find_runs", "flat_records", "read_run"]
 
@@ -38,6 +44,12 @@ class RunView:
     def seed(self) -> int:
         """Seed of the run."""
         return int(self.settings["run"]["seed"])
+
+    @property
+    def trial(self) -> str:
+        """What tells runs of the same settings apart: the seed, and that of the source model."""
+        source_seed = self.settings.get("source", {}).get("seed")
+        return str(self.seed) if source_seed in (None, self.seed) else f"{source_seed}/{self.seed}"
 
     @property
     def rounds(self) -> int:
@@ -79,14 +91,23 @@ class RunView:
 
     @property
     def weights(self) -> dict[int, dict[str, list[float]]]:
-        """The cluster weights v_k of each round, by client; only rounds that have any."""
-        rounds = {int(line["round"]): _entries(line, "v/") for line in self.lines}
+        """The cluster weights v_k of round r, by client; only rounds that have any.
+
+        Rounds count as in the paper, from 0: a line of results after n rounds has those of n - 1.
+        """
+        rounds = {int(line["round"]) - 1: _entries(line, "v/") for line in self.lines}
         return {number: weights for number, weights in rounds.items() if weights}
 
     @property
     def clusters(self) -> dict[str, int]:
         """The cluster of each client; empty if the method has none."""
         return _entries(self.last, "cluster_of/")
+
+    @property
+    def notice(self) -> str:
+        """A sentence if all clients were put in one cluster; empty otherwise."""
+        clusters = self.clusters if "clustering" in self.settings["method"] else {}
+        return ONE_CLUSTER if len(set(clusters.values())) == 1 < len(clusters) else ""
 
     @property
     def domains(self) -> dict[str, str]:

@@ -27,7 +27,13 @@ __all__ = [
 ]
 
 # Settings in which the runs of one row may differ.
-_IGNORED_SETTINGS = ("run.seed", "run.workers", "run.device", "run.checkpoint_every")
+_IGNORED_SETTINGS = (
+    "run.seed",
+    "run.workers",
+    "run.device",
+    "run.checkpoint_every",
+    "source.seed",
+)
 _LATEX = {
     "\\": r"\textbackslash{}",
     **{character: f"\\{character}" for character in "&%$#_{}"},
@@ -58,7 +64,7 @@ class Table(NamedTuple):
 def accuracy_tables(runs: Sequence[RunView]) -> list[Table]:
     """Return accuracy by method and target domain, a table for each benchmark and source.
 
-    Runs that differ only in the seed make one row: mean ± sample standard deviation.
+    Runs that differ only in seeds make one row: mean ± sample standard deviation.
     """
     tables = []
     scored = [run for run in runs if run.accuracy is not None]
@@ -78,7 +84,7 @@ def _accuracy_table(title: str, runs: list[RunView]) -> Table:
         if not all(r.done for r in group):
             rounds += "…"
         rows.append([name, *cells, str(len(group)), rounds])
-    return Table(title, ["method", *domains, "mean", "seeds", "rounds"], rows)
+    return Table(title, ["method", *domains, "mean", "trials", "rounds"], rows)
 
 
 def group_by_source(runs: Iterable[RunView]) -> dict[tuple[str, str], list[RunView]]:
@@ -91,12 +97,12 @@ def group_by_source(runs: Iterable[RunView]) -> dict[tuple[str, str], list[RunVi
 
 
 def group_by_variant(runs: list[RunView]) -> list[tuple[str, list[RunView]]]:
-    """Group runs by all settings but the seed; name each group by what makes it different."""
+    """Group runs by all settings but the seeds; name each group by what makes it different."""
     groups: dict[str, list[RunView]] = {}
     for run in {run.path.resolve(): run for run in runs}.values():
         groups.setdefault(repr(_flat_settings(run)), []).append(run)
     firsts = [group[0] for group in groups.values()]
-    return [(_variant_name(group[0], firsts), group) for group in groups.values()]
+    return [(_variant_name(group, firsts), group) for group in groups.values()]
 
 
 def _flat_settings(run: RunView) -> dict[str, object]:
@@ -105,12 +111,15 @@ def _flat_settings(run: RunView) -> dict[str, object]:
     return {name: value for name, value in flat.items() if name not in _IGNORED_SETTINGS}
 
 
-def _variant_name(run: RunView, others: Sequence[RunView]) -> str:
+def _variant_name(group: Sequence[RunView], others: Sequence[RunView]) -> str:
     """Return the method, with the settings in which others of this method differ."""
+    run = group[0]
     own = _flat_settings(run)
     variants = [_flat_settings(other) for other in others if other.method == run.method]
     different = [key for key in own if any(v.get(key) != own[key] for v in variants)]
     details = [f"{key.split('.', 1)[1]}={own[key]}" for key in different]
+    if all(member.notice for member in group):
+        details.append("one cluster")
     return f"{run.method} ({', '.join(details)})" if details else run.method
 
 

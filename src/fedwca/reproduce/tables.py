@@ -128,6 +128,15 @@ TABLES: dict[str, TableSpec] = {
         (Row("1", "fedwca", ONE_ROUND),),
         kind="clusters",
     ),
+    "figures": TableSpec(
+        "the paper's figures: accuracy by domain, cluster weights, images by cluster",
+        (
+            *by_method("source_only", "local", "fedavg", "ladd_plus"),
+            Row("fedwca-l", "fedwca", (("method.cluster_weights", "local"),)),
+            Row("fedwca", "fedwca", ours=True),
+        ),
+        kind="accuracy",
+    ),
     "all": TableSpec("every method of the package"),
 }
 

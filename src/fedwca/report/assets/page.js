@@ -196,7 +196,7 @@ function settingsTable(settings) {
 
 function summary(data) {
   const made = el("details", {}, el("summary", {}, "All settings"), sortable("settings", settingsTable(data.settings)));
-  return section("run", "Summary", "", runNumbers(data), made);
+  return section("run", "Summary", data.notice, runNumbers(data), made);
 }
 
 function finalAccuracy(data) {
@@ -286,7 +286,7 @@ function weightSection(data) {
   const names = Array.from({length: columns}, (_, c) => `cluster ${c}`);
   const shownRound = el("output", {for: "round"}), slider = el("input", {type: "range", id: "round", min: 0, max: last, step: 1, value: at()});
   const draw = (width) => heatMap({
-    title: `Cluster weights v of each client, round ${rounds[at()].round}`, description: "A row for each client, a column for each cluster; the client's own cluster is framed.",
+    title: `Cluster weights v of each client, round r = ${rounds[at()].round}`, description: "A row for each client, a column for each cluster; the client's own cluster is framed.",
     rows: data.clients.map((c) => ({name: c.name, colour: domainColour(data, c), own: c.cluster})), columns: names,
     values: data.clients.map((c) => own(rounds[at()].values, c.name)), width,
   });
@@ -297,7 +297,7 @@ function weightSection(data) {
     table: () => ({header: ["round", "client", ...names], rows: rounds.flatMap((r) => Object.entries(r.values).map(([name, values]) => [r.round, name, ...values]))}),
   });
   const entry = drawn[drawn.length - 1], showRound = () => {
-    shownRound.textContent = `round ${rounds[at()].round} of ${rounds[last].round}`;
+    shownRound.textContent = `r = ${rounds[at()].round} of ${rounds[last].round}`;
     slider.setAttribute("aria-valuetext", shownRound.textContent);
   };
   slider.addEventListener("input", () => {
@@ -361,8 +361,8 @@ function groupSections(group, number) {
   if (scored.length) parts.push(el("div", {class: "charts wide"}, comparedBars(group, scored, number)));
   const drawnCurves = scored.filter((m) => m.curve.length > 1);
   if (drawnCurves.length) parts.push(el("div", {class: "charts wide"}, comparedCurves(drawnCurves, number)));
-  parts.push(el("h3", {}, "Accuracy, mean ± standard deviation over seeds"), comparedTable(group, number));
-  if (group.differences.length) parts.push(el("h3", {}, "Is the best ahead by more than chance?"), differenceTable(group, number), el("p", {class: "note"}, "Two-sided paired t-test over shared seeds, not corrected for the number of comparisons."));
+  parts.push(el("h3", {}, "Accuracy, mean ± standard deviation over trials"), comparedTable(group, number));
+  if (group.differences.length) parts.push(el("h3", {}, "Is the best ahead by more than chance?"), differenceTable(group, number), el("p", {class: "note"}, "Two-sided paired t-test over shared trials, not corrected for the number of comparisons."));
   if (!scored.length) parts.push(el("p", {class: "note"}, "No run here has labels, so there is no accuracy to compare."));
   return section(`group-${number}`, name, "", ...parts);
 }
@@ -372,7 +372,7 @@ function comparedBars(group, methods, number) {
   const series = methods.map((m) => ({name: m.name, colour: m.colour, values: [...group.domains.map((d) => own(m.domains, d) || null), m.mean]}));
   return figure(`bars-${number}`, {
     title: "Accuracy by domain and method", legend: series,
-    draw: (width) => barChart({title: "Accuracy by domain and method", description: "Bars are means over seeds, whiskers their standard deviation.", groups, series, format: percent, width}),
+    draw: (width) => barChart({title: "Accuracy by domain and method", description: "Bars are means over trials, whiskers their standard deviation.", groups, series, format: percent, width}),
     table: {header: ["method", ...groups], rows: series.map((s) => [s.name, ...s.values.map((v) => v ? share(v.mean) : null)])},
   });
 }
@@ -385,7 +385,7 @@ function comparedCurves(methods, number) {
   });
   return figure(`curves-${number}`, {
     title: "Accuracy by round", legend: series, always: true,
-    draw: (width) => lineChart({title: "Accuracy by round", description: "Mean over clients and seeds; the band is the standard deviation over seeds.", rounds, series, format: percent, width}),
+    draw: (width) => lineChart({title: "Accuracy by round", description: "Mean over clients and trials; the band is the standard deviation over trials.", rounds, series, format: percent, width}),
     table: () => ({header: ["round", ...series.map((s) => s.name)], rows: rounds.map((r, i) => [r, ...series.map((s) => share(s.values[i]))])}),
   });
 }
@@ -394,8 +394,8 @@ const spreadCell = (value) => !value || value.mean === null ? null : {value: val
 
 function comparedTable(group, number) {
   return sortable(`compared-${number}`, {
-    header: ["method", ...group.domains, "mean", "seeds", "rounds"],
-    rows: group.methods.map((m) => [m.name, ...group.domains.map((d) => spreadCell(own(m.domains, d))), spreadCell(m.mean), m.seeds.length, m.rounds.join("/") + (m.done ? "" : "…")]),
+    header: ["method", ...group.domains, "mean", "trials", "rounds"],
+    rows: group.methods.map((m) => [m.name, ...group.domains.map((d) => spreadCell(own(m.domains, d))), spreadCell(m.mean), m.trials.length, m.rounds.join("/") + (m.done ? "" : "…")]),
   });
 }
 
