@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedwca._support.errors import UserError
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.methods import Client, Record, Training
 from fedwca.methods.clustered import client_style, cluster_clients, nearest_cluster
 from fedwca.methods.fedwca import FedWCA
@@ -19,7 +19,7 @@ from tests.support.federation import TinyProblem, same
 TRAINING = Training(rounds=3, epochs=1, lr=0.01, batch_size=16)
 
 
-def state_with(first: list[float], second: list[float]) -> State:
+def state_with(first: list[float], second: list[float]) -> Weights:
     return {
         "backbone.conv1.weight": torch.tensor(first).reshape(1, 1, 1, -1),
         "backbone.conv1.bias": torch.tensor([0.0]),
@@ -107,7 +107,7 @@ def test_a_cluster_from_which_nobody_replies_keeps_its_model(tiny: TinyProblem) 
     source = tiny.source()
     moved = {name: t + 1 for name, t in source.items()}
 
-    def reply(state: State) -> Record:
+    def reply(state: Weights) -> Record:
         return Record({"local": state}, {"samples": torch.tensor(1)})
 
     a, b = Client("a", "x"), Client("b", "y")

@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from pydantic.dataclasses import dataclass
 
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.record import (
     COUNT,
@@ -73,7 +73,7 @@ class Method(ABC):
 
     # --- server ---------------------------------------------------------------------------------
 
-    def init(self, source: State) -> Record:
+    def init(self, source: Weights) -> Record:
         """Return the first state; by default the source model's feature extractor, and round 0."""
         return Record(models={"source": source}, values={"round": torch.tensor(0)})
 
@@ -94,7 +94,7 @@ class Method(ABC):
         """
 
     @abstractmethod
-    def offered(self, state: Record, client: Client) -> State:
+    def offered(self, state: Record, client: Client) -> Weights:
         """Return the weights that the server has for the client to use."""
 
     def describe(self, state: Record) -> Health:
@@ -114,7 +114,7 @@ class Method(ABC):
     ) -> Adaptation:
         """Adapt on unlabeled images; `model` holds the frozen classifier."""
 
-    def personal(self, offered: State, memory: Record) -> State:
+    def personal(self, offered: Weights, memory: Record) -> Weights:
         """Return the weights that the client uses, from those offered and its memory."""
         return offered
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedwca._support.errors import UserError
 from fedwca.core.finch import first_neighbor_clusters, nearest_row
-from fedwca.core.params import State, conv_layers, flatten, is_batch_norm_statistic
+from fedwca.core.params import Weights, conv_layers, flatten, is_batch_norm_statistic
 from fedwca.core.style import amplitude_style, style_clusters
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.aggregation import Aggregation, Weighting, merge_models, weight_of
@@ -80,7 +80,7 @@ class Clustered(Method):
         clusters = index_models("cluster", self._merge_clusters(state, values, replies))
         return Record({**state.models, **clusters}, values)
 
-    def offered(self, state: Record, client: Client) -> State:
+    def offered(self, state: Record, client: Client) -> Weights:
         return cluster_model(state, client)
 
     def describe(self, state: Record) -> Health:
@@ -112,7 +112,7 @@ class Clustered(Method):
 
     def _merge_clusters(
         self, state: Record, values: Mapping[str, Tensor], replies: Mapping[Client, Record]
-    ) -> list[State]:
+    ) -> list[Weights]:
         """Return every f_c, merged from its clients' replies; unchanged if there is none."""
         count = 1 + max(int(v) for name, v in values.items() if name.startswith("cluster_of/"))
         members: list[list[Record]] = [[] for _ in range(count)]
@@ -166,7 +166,7 @@ class Clustered(Method):
             settings.append('method.clustering = "finch"')
         return settings
 
-    def visible_weights(self, message: Record, weights: State) -> list[str]:
+    def visible_weights(self, message: Record, weights: Weights) -> list[str]:
         """Show the layer that finch compares, of clients that have no cluster yet."""
         if "source" not in message.models:
             return []
@@ -193,19 +193,19 @@ def cluster_of(state: Record, client: Client) -> int | None:
     return None if value is None else int(value)
 
 
-def cluster_model(state: Record, client: Client) -> State:
+def cluster_model(state: Record, client: Client) -> Weights:
     """Return the model of the client's cluster; the source model while it has none."""
     own = cluster_of(state, client)
     return state.models["source" if own is None else f"cluster/{own}"]
 
 
-def models_of(record: Record, kind: str) -> list[State]:
+def models_of(record: Record, kind: str) -> list[Weights]:
     """Return the models "KIND/0", "KIND/1", … of a record."""
     count = sum(name.startswith(f"{kind}/") for name in record.models)
     return [record.models[f"{kind}/{c}"] for c in range(count)]
 
 
-def index_models(kind: str, models: Sequence[State]) -> dict[str, State]:
+def index_models(kind: str, models: Sequence[Weights]) -> dict[str, Weights]:
     """Name models "KIND/0", "KIND/1", …"""
     return {f"{kind}/{c}": model for c, model in enumerate(models)}
 
@@ -235,7 +235,7 @@ def cluster_clients(
     return {client.name: int(label) for client, label in zip(clients, labels, strict=True)}
 
 
-def nearest_cluster(local: State, clusters: Sequence[State], layer: Layer) -> int:
+def nearest_cluster(local: Weights, clusters: Sequence[Weights], layer: Layer) -> int:
     """Return the cluster whose model is nearest, by the weights that finch compares."""
     rows = torch.stack([_vector(model, layer) for model in clusters])
     return nearest_row(_vector(local, layer), rows)
@@ -271,11 +271,11 @@ def _next_clusters(state: Record, replies: Mapping[Client, Record]) -> dict[str,
     return {name: count + place for place, name in enumerate(new)}
 
 
-def _vector(state: State, layer: Layer) -> Tensor:
+def _vector(state: Weights, layer: Layer) -> Tensor:
     return flatten(state, _compared_weights(state, layer))
 
 
-def _compared_weights(state: State, layer: Layer) -> list[str]:
+def _compared_weights(state: Weights, layer: Layer) -> list[str]:
     """Return the names of the weights that finch compares."""
     if layer == "all":
         return [

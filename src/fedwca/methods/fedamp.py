@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedwca.core.attention import attentive_weights, median_distance
 from fedwca.core.losses import proximal
-from fedwca.core.params import State, flatten, is_batch_norm_statistic, mix
+from fedwca.core.params import Weights, flatten, is_batch_norm_statistic, mix
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.base import (
     COUNT,
@@ -87,7 +87,7 @@ class FedAMP(Method):
             values[f"attention/{name.removeprefix('local/')}"] = row
         return Record(models, values)
 
-    def offered(self, state: Record, client: Client) -> State:
+    def offered(self, state: Record, client: Client) -> Weights:
         return state.models["source"]
 
     def describe(self, state: Record) -> Health:
@@ -120,7 +120,7 @@ class FedAMP(Method):
         statistics = remember_statistics(own, self.training.batch_norm).models
         return Adaptation(Record({"local": own}), Record({"own": own, **statistics}), losses)
 
-    def _objective(self, model: DomainModel, cloud: State | None) -> Objective:
+    def _objective(self, model: DomainModel, cloud: Weights | None) -> Objective:
         if cloud is None:
             return Objective(lambda step: shot_loss(step, self.training))
         trained = {n: p for n, p in model.named_parameters() if not n.startswith("classifier.")}
@@ -133,19 +133,19 @@ class FedAMP(Method):
 
         return Objective(loss)
 
-    def personal(self, offered: State, memory: Record) -> State:
+    def personal(self, offered: Weights, memory: Record) -> Weights:
         return memory.models.get("own") or offered
 
     def replies(self, message: Record) -> Schema:
         return {"local": MODEL}
 
 
-def squared_distances(models: list[State]) -> Tensor:
+def squared_distances(models: list[Weights]) -> Tensor:
     """Return [K, K] squared distances between models, without BatchNorm statistics."""
     names = [name for name in models[0] if not is_batch_norm_statistic(name)]
     rows = torch.stack([flatten(model, names) for model in models])
     return torch.stack([(rows - row).square().sum(dim=1) for row in rows])
 
 
-def _local_names(models: Mapping[str, State]) -> list[str]:
+def _local_names(models: Mapping[str, Weights]) -> list[str]:
     return [name for name in models if name.startswith("local/")]

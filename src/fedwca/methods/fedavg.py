@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from pydantic.dataclasses import dataclass
 
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.aggregation import Aggregation, Weighting, merge_models, weight_of
 from fedwca.methods.base import (
@@ -54,7 +54,7 @@ class FedAvg(Method):
 
     # --- server ---------------------------------------------------------------------------------
 
-    def init(self, source: State) -> Record:
+    def init(self, source: Weights) -> Record:
         return Record(models={"global": source}, values={"round": torch.tensor(0)})
 
     def send(self, state: Record, client: Client) -> Record:
@@ -65,7 +65,7 @@ class FedAvg(Method):
         merged = merge_models(list(replies.values()), self.mean, self.aggregation, before)
         return Record({"global": merged}, {"round": state.values["round"] + 1})
 
-    def offered(self, state: Record, client: Client) -> State:
+    def offered(self, state: Record, client: Client) -> Weights:
         return state.models["global"]
 
     # --- client ---------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class FedAvg(Method):
     def settings_for_sums(self) -> list[str]:
         return [] if self.aggregation == "mean" else ['method.aggregation = "mean"']
 
-    def visible_weights(self, message: Record, weights: State) -> list[str]:
+    def visible_weights(self, message: Record, weights: Weights) -> list[str]:
         return []
 
     def assign_groups(

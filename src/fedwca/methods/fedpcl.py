@@ -26,7 +26,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedwca.core.losses import prototype_contrast
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.base import (
     COUNT,
@@ -143,10 +143,10 @@ class FedPCL(Method):
         values = {**state.values, **prototypes, "round": state.values["round"] + 1}
         return Record(state.models, values)
 
-    def offered(self, state: Record, client: Client) -> State:
+    def offered(self, state: Record, client: Client) -> Weights:
         return state.models["source"]
 
-    def personal(self, offered: State, memory: Record) -> State:
+    def personal(self, offered: Weights, memory: Record) -> Weights:
         return memory.models.get("own") or offered
 
 

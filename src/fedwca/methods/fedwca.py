@@ -19,7 +19,7 @@ from pydantic import PositiveInt, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from fedwca.core.params import State, mix
+from fedwca.core.params import Weights, mix
 from fedwca.core.pseudo_label import (
     LabelRule,
     PrototypeFeatures,
@@ -251,7 +251,7 @@ class FedWCA(Clustered):
     ) -> Adaptation:
         batch_norm = self.training.batch_norm
 
-        def run(weights: State) -> Outputs:
+        def run(weights: Weights) -> Outputs:
             load(model, weights, images, batch_norm, memory)
             return evaluate(model, images)
 
@@ -286,8 +286,8 @@ class FedWCA(Clustered):
         model: DomainModel,
         message: Record,
         own_outputs: Outputs,
-        run: Callable[[State], Outputs],
-    ) -> tuple[State, dict[str, ScoredWeights]]:
+        run: Callable[[Weights], Outputs],
+    ) -> tuple[Weights, dict[str, ScoredWeights]]:
         """Return f_init, and α_k and β_k if the client finds them."""
         if "init" in message.models:
             return message.models["init"], {}

@@ -22,7 +22,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedwca.core.losses import information_maximization
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.core.pseudo_label import prototype_labels
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.aggregation import Aggregation, Weighting, merge_models
@@ -92,7 +92,7 @@ class IFCA(Method):
         tickets = {c.name: r.values["ticket"] for c, r in replies.items() if "ticket" in r.values}
         return {**picks, **balanced_groups(tickets, self.clusters)}
 
-    def offered(self, state: Record, client: Client) -> State:
+    def offered(self, state: Record, client: Client) -> Weights:
         return cluster_model(state, client)
 
     def describe(self, state: Record) -> Health:

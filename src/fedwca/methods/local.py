@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from pydantic.dataclasses import dataclass
 
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.base import COUNT, MODEL, Adaptation, Client, Method, Record, Schema, round_of
 from fedwca.methods.inference import load, remember_statistics
@@ -42,7 +42,7 @@ class Local(Method):
         begun = {f"begun/{client.name}": torch.tensor(True) for client in replies}
         return Record(state.models, {**state.values, **begun, "round": state.values["round"] + 1})
 
-    def offered(self, state: Record, client: Client) -> State:
+    def offered(self, state: Record, client: Client) -> Weights:
         return state.models["source"]
 
     def adapt(
@@ -66,7 +66,7 @@ class Local(Method):
         statistics = remember_statistics(own, self.training.batch_norm).models
         return Adaptation(Record(), Record({"own": own, **statistics}), losses)
 
-    def personal(self, offered: State, memory: Record) -> State:
+    def personal(self, offered: Weights, memory: Record) -> Weights:
         return memory.models.get("own") or offered
 
     def replies(self, message: Record) -> Schema:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 
 __all__ = [
     "Adaptation",
@@ -37,7 +37,7 @@ class Record:
         values: small tensors: weights α and β, counts, the round.
     """
 
-    models: Mapping[str, State] = field(default_factory=dict)
+    models: Mapping[str, Weights] = field(default_factory=dict)
     values: dict[str, Tensor] = field(default_factory=dict)
 
     def nbytes(self) -> int:

@@ -2,7 +2,7 @@
 
 import torch
 
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.core.pseudo_label import prototype_labels
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.inference import evaluate
@@ -28,7 +28,7 @@ def train_shot(
     round: int,
     fixed_labels: bool,
     objective: Objective | None = None,
-) -> tuple[State, Health]:
+) -> tuple[Weights, Health]:
     """Train the loaded model on its own pseudo-labels (see `train`)."""
     return train(
         model,

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from pydantic.dataclasses import dataclass
 
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.base import Adaptation, Client, Method, Record, Schema
 from fedwca.models import DomainModel
@@ -25,7 +25,7 @@ class SourceOnly(Method):
         """Always 0."""
         return 0
 
-    def init(self, source: State) -> Record:
+    def init(self, source: Weights) -> Record:
         return Record(models={"source": source})
 
     def send(self, state: Record, client: Client) -> Record:
@@ -34,7 +34,7 @@ class SourceOnly(Method):
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         return state
 
-    def offered(self, state: Record, client: Client) -> State:
+    def offered(self, state: Record, client: Client) -> Weights:
         return state.models["source"]
 
     def adapt(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedwca.core.class_prior import estimate_class_prior
 from fedwca.core.losses import consistency, information_maximization
-from fedwca.core.params import State, clone
+from fedwca.core.params import Weights, clone
 from fedwca.data.augment import strong_view
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.bounds import Count, LossWeight, NonNegative, Share
@@ -217,7 +217,7 @@ def train(
     fixed_labels: bool = True,
     objective: Objective | None = None,
     frozen_backbone: bool = False,
-) -> tuple[State, Health]:
+) -> tuple[Weights, Health]:
     """Train the loaded model for E epochs with the classifier frozen.
 
     Images are labeled at the start of the round, or of every epoch unless labels are fixed.
