@@ -10,9 +10,9 @@ import torch
 
 from fedwca.core.params import Weights, mix
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import Adaptation, Record
 from fedwca.methods.bounds import Share
 from fedwca.methods.fedavg import FedAvg
+from fedwca.methods.record import Adaptation, Record
 from fedwca.models import DomainModel
 
 

@@ -6,8 +6,8 @@ import torch
 from fedwca.core.params import Weights, distance, mix
 from fedwca.engines.secure_sum.masked_reply import shown_weights
 from fedwca.methods import METHODS, Client, Record, Training
-from fedwca.methods.base import MODEL
 from fedwca.methods.capabilities import GroupMember, SupportsSums, replace_by_mean
+from fedwca.methods.record import MODEL
 from tests.support.federation import TinyProblem
 
 TRAINING = Training(rounds=2, epochs=1, lr=0.01, batch_size=16)

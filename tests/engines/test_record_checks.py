@@ -10,7 +10,7 @@ from torch import Tensor
 from fedwca.core.params import Weights
 from fedwca.engines.codec import Payload, WireError, pack
 from fedwca.engines.record_checks import check_message, check_reply, check_size, check_state
-from fedwca.methods.base import COUNT, MODEL, SAMPLES, Numbers, Record, shares
+from fedwca.methods.record import COUNT, MODEL, SAMPLES, Numbers, Record, shares
 
 
 def state(value: float) -> Weights:

@@ -17,9 +17,6 @@ from pydantic.dataclasses import dataclass
 from fedwca.core.params import Weights
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.record import (
-    COUNT,
-    MODEL,
-    SAMPLES,
     Adaptation,
     Client,
     Health,
@@ -28,25 +25,20 @@ from fedwca.methods.record import (
     Record,
     Schema,
     round_of,
-    shares,
 )
 from fedwca.methods.training import Training
 from fedwca.models import DomainModel
 
 __all__ = [
     "Adaptation",
-    "COUNT",
     "Client",
     "Health",
-    "MODEL",
     "Method",
     "Model",
     "Numbers",
     "Record",
-    "SAMPLES",
     "Schema",
     "round_of",
-    "shares",
 ]
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 
 from fedwca.core.params import Weights
-from fedwca.methods.base import Client, Record
+from fedwca.methods.record import Client, Record
 
 __all__ = [
     "AssignsNewcomers",

@@ -17,8 +17,19 @@ from fedwca.core.params import Weights, conv_layers, flatten, is_batch_norm_stat
 from fedwca.core.style import amplitude_style, style_clusters
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.aggregation import Aggregation, Weighting, merge_models, weight_of
-from fedwca.methods.base import MODEL, SAMPLES, Client, Health, Method, Numbers, Record, Schema
+from fedwca.methods.base import Method
 from fedwca.methods.capabilities import LOCAL, GroupMember, group_of
+from fedwca.methods.record import (
+    MODEL,
+    SAMPLES,
+    Client,
+    Health,
+    Numbers,
+    Record,
+    Schema,
+    by_client,
+    log_by_client,
+)
 
 __all__ = [
     "Clustered",
@@ -85,11 +96,7 @@ class Clustered(Method):
 
     def describe(self, state: Record) -> Health:
         """Return each client's cluster, and the weights v_k of its last f_init if it has any."""
-        return {
-            name: value.tolist()
-            for name, value in state.values.items()
-            if name.startswith(("cluster_of/", "v/"))
-        }
+        return log_by_client(state, "cluster_of", "v")
 
     def _assign_clusters(
         self, state: Record, replies: Mapping[Client, Record]
@@ -114,10 +121,10 @@ class Clustered(Method):
         self, state: Record, values: Mapping[str, Tensor], replies: Mapping[Client, Record]
     ) -> list[Weights]:
         """Return every f_c, merged from its clients' replies; unchanged if there is none."""
-        count = 1 + max(int(v) for name, v in values.items() if name.startswith("cluster_of/"))
-        members: list[list[Record]] = [[] for _ in range(count)]
+        own = {name: int(cluster) for name, cluster in by_client(values, "cluster_of").items()}
+        members: list[list[Record]] = [[] for _ in range(1 + max(own.values()))]
         for client, reply in replies.items():
-            members[int(values[f"cluster_of/{client.name}"])].append(reply)
+            members[own[client.name]].append(reply)
         source = state.models["source"]
         return [
             merge_models(

@@ -23,19 +23,21 @@ from fedwca.core.attention import attentive_weights, median_distance
 from fedwca.core.losses import proximal
 from fedwca.core.params import Weights, flatten, is_batch_norm_statistic, mix
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import (
+from fedwca.methods.base import Method
+from fedwca.methods.bounds import LossWeight, Share
+from fedwca.methods.inference import device_of, load, remember_statistics
+from fedwca.methods.record import (
     COUNT,
     MODEL,
     Adaptation,
     Client,
     Health,
-    Method,
     Record,
     Schema,
+    by_client,
+    log_by_client,
     round_of,
 )
-from fedwca.methods.bounds import LossWeight, Share
-from fedwca.methods.inference import device_of, load, remember_statistics
 from fedwca.methods.shot import train_shot
 from fedwca.methods.training import Losses, Objective, Step, shot_loss
 from fedwca.models import DomainModel
@@ -66,25 +68,25 @@ class FedAMP(Method):
         attention = state.values.get(f"attention/{client.name}")
         if attention is None:  # its first round
             return Record({"source": state.models["source"]}, values)
-        models = [state.models[name] for name in _local_names(state.models)]
-        return Record({"cloud": mix(models, attention)}, values)
+        local = by_client(state.models, "local")
+        return Record({"cloud": mix(local.values(), attention)}, values)
 
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
-        local = {f"local/{client.name}": reply.models["local"] for client, reply in replies.items()}
-        models = {**state.models, **local}
+        arrived = {f"local/{c.name}": reply.models["local"] for c, reply in replies.items()}
+        models = {**state.models, **arrived}
         values = {"round": state.values["round"] + 1}
-        names = _local_names(models)
-        if not names:
+        local = by_client(models, "local")
+        if not local:
             return Record(models, values)
-        distances = squared_distances([models[name] for name in names])
+        distances = squared_distances(list(local.values()))
         sigma = state.values.get("sigma")
         if sigma is None:
             sigma = torch.tensor(median_distance(distances), dtype=torch.float64)
         if bool(distances.any()):  # a single client has no distance to set σ by
             values["sigma"] = sigma
         weights = attentive_weights(distances, float(sigma), self.attraction)
-        for name, row in zip(names, weights, strict=True):
-            values[f"attention/{name.removeprefix('local/')}"] = row
+        for name, row in zip(local, weights, strict=True):
+            values[f"attention/{name}"] = row
         return Record(models, values)
 
     def offered(self, state: Record, client: Client) -> Weights:
@@ -92,7 +94,7 @@ class FedAMP(Method):
 
     def describe(self, state: Record) -> Health:
         """Return each client's attention: the weights of all clients in its cloud model."""
-        return {n: v.tolist() for n, v in state.values.items() if n.startswith("attention/")}
+        return log_by_client(state, "attention")
 
     # --- client ---------------------------------------------------------------------------------
 
@@ -145,7 +147,3 @@ def squared_distances(models: list[Weights]) -> Tensor:
     names = [name for name in models[0] if not is_batch_norm_statistic(name)]
     rows = torch.stack([flatten(model, names) for model in models])
     return torch.stack([(rows - row).square().sum(dim=1) for row in rows])
-
-
-def _local_names(models: Mapping[str, Weights]) -> list[str]:
-    return [name for name in models if name.startswith("local/")]

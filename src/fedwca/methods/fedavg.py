@@ -14,19 +14,19 @@ from pydantic.dataclasses import dataclass
 from fedwca.core.params import Weights
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.aggregation import Aggregation, Weighting, merge_models, weight_of
-from fedwca.methods.base import (
+from fedwca.methods.base import Method
+from fedwca.methods.capabilities import GroupMember
+from fedwca.methods.inference import load, remember_statistics
+from fedwca.methods.record import (
     COUNT,
     MODEL,
     SAMPLES,
     Adaptation,
     Client,
-    Method,
     Record,
     Schema,
     round_of,
 )
-from fedwca.methods.capabilities import GroupMember
-from fedwca.methods.inference import load, remember_statistics
 from fedwca.methods.shot import train_shot
 from fedwca.methods.training import Objective, shot_loss
 from fedwca.models import DomainModel

@@ -28,19 +28,21 @@ from torch import Tensor
 from fedwca.core.losses import prototype_contrast
 from fedwca.core.params import Weights
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import (
+from fedwca.methods.base import Method
+from fedwca.methods.bounds import Temperature
+from fedwca.methods.inference import device_of, evaluate, load, remember_statistics
+from fedwca.methods.record import (
     COUNT,
     MODEL,
     Adaptation,
     Client,
-    Method,
     Numbers,
     Record,
     Schema,
+    by_client,
+    collect_values,
     round_of,
 )
-from fedwca.methods.bounds import Temperature
-from fedwca.methods.inference import device_of, evaluate, load, remember_statistics
 from fedwca.methods.shot import label_by_prototypes
 from fedwca.methods.training import Losses, Objective, Step, Targets, train
 from fedwca.models import DomainModel
@@ -69,11 +71,11 @@ class FedPCL(Method):
 
     def send(self, state: Record, client: Client) -> Record:
         values = {"round": state.values["round"]}
-        known = _clients(state)
-        if known:
-            for name in ("prototypes", "present"):
-                values[name] = torch.stack([state.values[f"{name}/{client}"] for client in known])
-        models = {} if client.name in known else {"source": state.models["source"]}
+        for name in ("prototypes", "present"):
+            if known := by_client(state.values, name):
+                values[name] = torch.stack(list(known.values()))
+        begun = f"present/{client.name}" in state.values
+        models = {} if begun else {"source": state.models["source"]}
         return Record(models, values)
 
     def adapt(
@@ -135,11 +137,7 @@ class FedPCL(Method):
         return {"prototypes": None}
 
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
-        prototypes = {
-            f"{name}/{client.name}": reply.values[name]
-            for client, reply in replies.items()
-            for name in ("prototypes", "present")
-        }
+        prototypes = collect_values(replies, "prototypes", "present")
         values = {**state.values, **prototypes, "round": state.values["round"] + 1}
         return Record(state.models, values)
 
@@ -148,10 +146,6 @@ class FedPCL(Method):
 
     def personal(self, offered: Weights, memory: Record) -> Weights:
         return memory.models.get("own") or offered
-
-
-def _clients(state: Record) -> list[str]:
-    return [n.removeprefix("present/") for n in state.values if n.startswith("present/")]
 
 
 def class_means(features: Tensor, targets: Targets, classes: int) -> tuple[Tensor, Tensor]:

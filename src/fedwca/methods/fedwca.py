@@ -39,17 +39,6 @@ from fedwca.core.weights import (
     softmax_weights,
 )
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import (
-    COUNT,
-    MODEL,
-    Adaptation,
-    Client,
-    Health,
-    Record,
-    Schema,
-    round_of,
-    shares,
-)
 from fedwca.methods.bounds import Share, Temperature
 from fedwca.methods.clustered import (
     Clustered,
@@ -59,6 +48,19 @@ from fedwca.methods.clustered import (
     models_of,
 )
 from fedwca.methods.inference import Outputs, evaluate, load, remember_statistics
+from fedwca.methods.record import (
+    COUNT,
+    MODEL,
+    Adaptation,
+    Client,
+    Health,
+    Record,
+    Schema,
+    by_client,
+    collect_values,
+    round_of,
+    shares,
+)
 from fedwca.methods.training import Targets, train
 from fedwca.models import DomainModel
 
@@ -162,11 +164,7 @@ class FedWCA(Clustered):
         clustered = super().aggregate(state, replies)
         if not replies:
             return clustered
-        values = {**clustered.values}
-        for client, reply in replies.items():
-            for name in ("alpha", "beta"):
-                if name in reply.values:
-                    values[f"{name}/{client.name}"] = reply.values[name]
+        values = {**clustered.values, **collect_values(replies, "alpha", "beta")}
         values.update(self._model_weights_by_client(state, values, replies))
         if self.cluster_weights != "wca":
             return Record(clustered.models, values)
@@ -225,17 +223,16 @@ class FedWCA(Clustered):
 
         An α_k that was found among fewer clusters does not count.
         """
-        names = [
-            name.removeprefix("alpha/")
-            for name, alpha in values.items()
-            if name.startswith("alpha/") and len(alpha) == C
-        ]
-        if not names:  # after round 0 f̃_c = f_c
+        alpha = {
+            k: alpha_k for k, alpha_k in by_client(values, "alpha").items() if len(alpha_k) == C
+        }
+        if not alpha:  # after round 0 f̃_c = f_c
             return torch.eye(C, dtype=torch.float64)
+        beta, cluster = by_client(values, "beta"), by_client(values, "cluster_of")
         A, B = benefit(
-            torch.stack([values[f"alpha/{name}"] for name in names]),
-            torch.stack([values[f"beta/{name}"] for name in names]),
-            torch.stack([values[f"cluster_of/{name}"] for name in names]),
+            torch.stack([alpha[k] for k in alpha]),
+            torch.stack([beta[k] for k in alpha]),
+            torch.stack([cluster[k] for k in alpha]),
         )
         return soft_mixture(A, B, self.benefit_normalisation)
 

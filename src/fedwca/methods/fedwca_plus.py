@@ -23,10 +23,18 @@ from torch import Tensor
 
 from fedwca.core.weights import agreement_weights
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import Adaptation, Client, Numbers, Record, Schema
 from fedwca.methods.bounds import NonNegative
 from fedwca.methods.fedwca import FedWCA
 from fedwca.methods.inference import evaluate, load, measure_agreement
+from fedwca.methods.record import (
+    Adaptation,
+    Client,
+    Numbers,
+    Record,
+    Schema,
+    by_client,
+    collect_values,
+)
 from fedwca.models import DomainModel
 
 __all__ = ["FedWCAPlus"]
@@ -59,12 +67,8 @@ class FedWCAPlus(FedWCA):
 
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         after = super().aggregate(state, replies)
-        found = {
-            f"agreement/{client.name}": reply.values["agreement"]
-            for client, reply in replies.items()
-            if "agreement" in reply.values
-        }
-        return Record(after.models, {**after.values, **found})
+        agreements = collect_values(replies, "agreement")
+        return Record(after.models, {**after.values, **agreements})
 
     def _finds_weights(self, state: Record, client: Client) -> bool:
         return not self.by_agreement and super()._finds_weights(state, client)
@@ -74,13 +78,10 @@ class FedWCAPlus(FedWCA):
     ) -> Tensor:
         if not self.by_agreement:
             return super()._model_weights(values, client, own, C)
-        clients = [name for name in values if name.startswith("cluster_of/")]
-        reported = (values.get(f"agreement/{name.partition('/')[2]}") for name in clients)
+        cluster, agreement = by_client(values, "cluster_of"), by_client(values, "agreement")
         return agreement_weights(
-            torch.tensor(
-                [1.0 if agreement is None else float(agreement) for agreement in reported]
-            ),
-            torch.stack([values[name] for name in clients]),
+            torch.tensor([float(agreement.get(k, 1.0)) for k in cluster]),
+            torch.stack([cluster[k] for k in cluster]),
             C,
             self.trust * (1 - int(values["round"]) / max(1, self.rounds)),
         )

@@ -26,21 +26,22 @@ from fedwca.core.params import Weights
 from fedwca.core.pseudo_label import prototype_labels
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.aggregation import Aggregation, Weighting, merge_models
-from fedwca.methods.base import (
+from fedwca.methods.base import Method
+from fedwca.methods.clustered import cluster_model, index_models, models_of
+from fedwca.methods.inference import Outputs, evaluate, load, remember_statistics
+from fedwca.methods.record import (
     COUNT,
     MODEL,
     SAMPLES,
     Adaptation,
     Client,
     Health,
-    Method,
     Numbers,
     Record,
     Schema,
+    log_by_client,
     round_of,
 )
-from fedwca.methods.clustered import cluster_model, index_models, models_of
-from fedwca.methods.inference import Outputs, evaluate, load, remember_statistics
 from fedwca.methods.shot import train_shot
 from fedwca.models import DomainModel
 
@@ -97,7 +98,7 @@ class IFCA(Method):
 
     def describe(self, state: Record) -> Health:
         """Return the cluster that each client picked."""
-        return {n: v.tolist() for n, v in state.values.items() if n.startswith("cluster_of/")}
+        return log_by_client(state, "cluster_of")
 
     # --- client ---------------------------------------------------------------------------------
 

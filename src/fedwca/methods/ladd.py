@@ -28,7 +28,6 @@ from fedwca.core.params import mix
 from fedwca.core.pseudo_label import confidence_labels, confident
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.aggregation import Weighting
-from fedwca.methods.base import COUNT, MODEL, Adaptation, Client, Record, Schema, round_of
 from fedwca.methods.bounds import Count, LossWeight, Share
 from fedwca.methods.clustered import (
     Clustered,
@@ -39,6 +38,7 @@ from fedwca.methods.clustered import (
     models_of,
 )
 from fedwca.methods.inference import evaluate, load, remember_statistics
+from fedwca.methods.record import COUNT, MODEL, Adaptation, Client, Record, Schema, round_of
 from fedwca.methods.training import Losses, Objective, Step, Targets, train
 from fedwca.models import DomainModel
 

@@ -12,9 +12,9 @@ from pydantic.dataclasses import dataclass
 
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.aggregation import Weighting
-from fedwca.methods.base import COUNT, MODEL, Adaptation, Record, Schema, round_of
 from fedwca.methods.clustered import Clustered, Clustering, client_style
 from fedwca.methods.inference import load, remember_statistics
+from fedwca.methods.record import COUNT, MODEL, Adaptation, Record, Schema, round_of
 from fedwca.methods.shot import train_shot
 from fedwca.models import DomainModel
 

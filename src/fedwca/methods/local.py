@@ -13,8 +13,9 @@ from pydantic.dataclasses import dataclass
 
 from fedwca.core.params import Weights
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import COUNT, MODEL, Adaptation, Client, Method, Record, Schema, round_of
+from fedwca.methods.base import Method
 from fedwca.methods.inference import load, remember_statistics
+from fedwca.methods.record import COUNT, MODEL, Adaptation, Client, Record, Schema, round_of
 from fedwca.methods.shot import train_shot
 from fedwca.models import DomainModel
 

@@ -8,7 +8,8 @@ from pydantic.dataclasses import dataclass
 
 from fedwca.core.params import Weights
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import Adaptation, Client, Method, Record, Schema
+from fedwca.methods.base import Method
+from fedwca.methods.record import Adaptation, Client, Record, Schema
 from fedwca.models import DomainModel
 
 __all__ = ["SourceOnly"]
