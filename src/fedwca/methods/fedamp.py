@@ -36,7 +36,6 @@ from fedwca.methods.record import (
     Schema,
     by_client,
     log_by_client,
-    round_of,
 )
 from fedwca.methods.shot import train_shot
 from fedwca.methods.training import Losses, Objective, Step, shot_loss
@@ -110,21 +109,12 @@ class FedAMP(Method):
         # A client that lost its memory starts from the cloud model.
         start = memory.models.get("own") or message.models.get("source") or message.models["cloud"]
         load(model, start, images, self.training.batch_norm, memory)
-        own, losses = train_shot(
-            model,
-            images,
-            self.training,
-            rng,
-            round=round_of(message),
-            fixed_labels=self.fixed_labels,
-            objective=self._objective(model, cloud),
-        )
+        objective = self._objective(model, cloud) if cloud else None
+        own, losses = train_shot(self, model, images, message, rng, objective)
         statistics = remember_statistics(own, self.training.batch_norm).models
         return Adaptation(Record({"local": own}), Record({"own": own, **statistics}), losses)
 
-    def _objective(self, model: DomainModel, cloud: Weights | None) -> Objective:
-        if cloud is None:
-            return Objective(lambda step: shot_loss(step, self.training))
+    def _objective(self, model: DomainModel, cloud: Weights) -> Objective:
         trained = {n: p for n, p in model.named_parameters() if not n.startswith("classifier.")}
         device = device_of(model)
         anchors = [cloud[name].to(device) for name in trained]

@@ -25,10 +25,9 @@ from fedwca.methods.record import (
     Client,
     Record,
     Schema,
-    round_of,
 )
 from fedwca.methods.shot import train_shot
-from fedwca.methods.training import Objective, shot_loss
+from fedwca.methods.training import Objective
 from fedwca.models import DomainModel
 
 __all__ = ["FedAvg"]
@@ -80,23 +79,16 @@ class FedAvg(Method):
     ) -> Adaptation:
         batch_norm = self.training.batch_norm
         load(model, message.models["global"], images, batch_norm, memory)
-        local, losses = train_shot(
-            model,
-            images,
-            self.training,
-            rng,
-            round=round_of(message),
-            fixed_labels=self.fixed_labels,
-            objective=self.objective(model, images, rng),
-        )
+        objective = self.objective(model, images, rng)
+        local, losses = train_shot(self, model, images, message, rng, objective)
         reply = Record({"local": local}, {"samples": torch.tensor(len(images))})
         return Adaptation(reply, remember_statistics(local, batch_norm), losses)
 
     def objective(
         self, model: DomainModel, images: UnlabeledImages, rng: torch.Generator
-    ) -> Objective:
-        """Return what the client minimizes; `model` holds the global model."""
-        return Objective(lambda step: shot_loss(step, self.training))
+    ) -> Objective | None:
+        """Return what the client minimizes; None: L_IM + λ·L_CE. `model` holds the global model."""
+        return None
 
     def replies(self, message: Record) -> Schema:
         return {"local": MODEL, "samples": SAMPLES}

@@ -49,7 +49,7 @@ class FedSCAl(FedAvg):
 
     def objective(
         self, model: DomainModel, images: UnlabeledImages, rng: torch.Generator
-    ) -> Objective:
+    ) -> Objective | None:
         if self.client_weight == self.server_weight == 0:
             return super().objective(model, images, rng)
         server = evaluate(model, images).probabilities

@@ -40,7 +40,6 @@ from fedwca.methods.record import (
     Record,
     Schema,
     log_by_client,
-    round_of,
 )
 from fedwca.methods.shot import train_shot
 from fedwca.models import DomainModel
@@ -125,14 +124,7 @@ class IFCA(Method):
             values["ticket"] = _draw_ticket(rng)
             start = message.models["source"]
         load(model, start, images, batch_norm, memory)
-        local, training_losses = train_shot(
-            model,
-            images,
-            self.training,
-            rng,
-            round=round_of(message),
-            fixed_labels=self.fixed_labels,
-        )
+        local, training_losses = train_shot(self, model, images, message, rng)
         reply = Record({"local": local}, values)
         memory = remember_statistics(local, batch_norm)
         return Adaptation(reply, memory, {**health, **training_losses})

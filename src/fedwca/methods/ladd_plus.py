@@ -14,7 +14,7 @@ from fedwca.data.images import UnlabeledImages
 from fedwca.methods.aggregation import Weighting
 from fedwca.methods.clustered import Clustered, Clustering, client_style
 from fedwca.methods.inference import load, remember_statistics
-from fedwca.methods.record import COUNT, MODEL, Adaptation, Record, Schema, round_of
+from fedwca.methods.record import COUNT, MODEL, Adaptation, Record, Schema
 from fedwca.methods.shot import train_shot
 from fedwca.models import DomainModel
 
@@ -49,13 +49,6 @@ class LADDPlus(Clustered):
             values["style"] = client_style(images, rng)
         start = message.models.get("source") or message.models["cluster"]
         load(model, start, images, batch_norm, memory)
-        local, losses = train_shot(
-            model,
-            images,
-            self.training,
-            rng,
-            round=round_of(message),
-            fixed_labels=self.fixed_labels,
-        )
+        local, losses = train_shot(self, model, images, message, rng)
         memory = remember_statistics(local, batch_norm)
         return Adaptation(Record({"local": local}, values), memory, losses)

@@ -15,7 +15,7 @@ from fedwca.core.params import Weights
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.base import Method
 from fedwca.methods.inference import load, remember_statistics
-from fedwca.methods.record import COUNT, MODEL, Adaptation, Client, Record, Schema, round_of
+from fedwca.methods.record import COUNT, MODEL, Adaptation, Client, Record, Schema
 from fedwca.methods.shot import train_shot
 from fedwca.models import DomainModel
 
@@ -56,14 +56,7 @@ class Local(Method):
     ) -> Adaptation:
         start = memory.models.get("own") or message.models["source"]
         load(model, start, images, self.training.batch_norm, memory)
-        own, losses = train_shot(
-            model,
-            images,
-            self.training,
-            rng,
-            round=round_of(message),
-            fixed_labels=self.fixed_labels,
-        )
+        own, losses = train_shot(self, model, images, message, rng)
         statistics = remember_statistics(own, self.training.batch_norm).models
         return Adaptation(Record(), Record({"own": own, **statistics}), losses)
 
