@@ -156,6 +156,7 @@ class Clustered(Method):
         return Record(state.models, {**state.values, **assigned})
 
     def disclosures(self) -> dict[str, str | None]:
+        """Name the style and the number of images, where they are sent."""
         disclosed: dict[str, str | None] = {}
         if self.clustering == "style":
             disclosed["style"] = 'method.clustering = "finch"'
@@ -164,6 +165,7 @@ class Clustered(Method):
         return disclosed
 
     def settings_for_sums(self) -> list[str]:
+        """Ask for the mean, and for clusters that a single layer decides."""
         settings = []
         if self.aggregation != "mean":
             settings.append('method.aggregation = "mean"')
@@ -182,6 +184,7 @@ class Clustered(Method):
     def assign_groups(
         self, state: Record, replies: Mapping[Client, Record]
     ) -> dict[Client, GroupMember]:
+        """Make each cluster a group."""
         values = {**state.values, **self._assign_clusters(state, replies)}
         return {
             client: GroupMember(

@@ -128,6 +128,8 @@ class FedAMP(Method):
     def personal(self, offered: Weights, memory: Record) -> Weights:
         return memory.models.get("own") or offered
 
+    # --- both -----------------------------------------------------------------------------------
+
     def replies(self, message: Record) -> Schema:
         return {"local": MODEL}
 

@@ -90,21 +90,27 @@ class FedAvg(Method):
         """Return what the client minimizes; None: L_IM + λ·L_CE. `model` holds the global model."""
         return None
 
+    # --- both -----------------------------------------------------------------------------------
+
     def replies(self, message: Record) -> Schema:
         return {"local": MODEL, "samples": SAMPLES}
 
     # --- capabilities ---------------------------------------------------------------------------
 
     def disclosures(self) -> dict[str, str | None]:
+        """Name the number of images, unless the mean is plain."""
         return {"samples": 'method.mean = "plain"'} if self.mean == "samples" else {}
 
     def settings_for_sums(self) -> list[str]:
+        """Ask for the mean: the others need every model."""
         return [] if self.aggregation == "mean" else ['method.aggregation = "mean"']
 
     def visible_weights(self, message: Record, weights: Weights) -> list[str]:
+        """Return none: one group holds all clients."""
         return []
 
     def assign_groups(
         self, state: Record, replies: Mapping[Client, Record]
     ) -> dict[Client, GroupMember]:
+        """Put all clients into one group."""
         return {c: GroupMember(0, weight_of(reply, self.mean)) for c, reply in replies.items()}

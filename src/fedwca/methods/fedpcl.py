@@ -69,6 +69,8 @@ class FedPCL(Method):
         "present": Numbers(torch.bool, ("K", "M")),
     }
 
+    # --- server ---------------------------------------------------------------------------------
+
     def send(self, state: Record, client: Client) -> Record:
         values = {"round": state.values["round"]}
         for name in ("prototypes", "present"):
@@ -77,6 +79,16 @@ class FedPCL(Method):
         begun = f"present/{client.name}" in state.values
         models = {} if begun else {"source": state.models["source"]}
         return Record(models, values)
+
+    def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
+        prototypes = collect_values(replies, "prototypes", "present")
+        values = {**state.values, **prototypes, "round": state.values["round"] + 1}
+        return Record(state.models, values)
+
+    def offered(self, state: Record, client: Client) -> Weights:
+        return state.models["source"]
+
+    # --- client ---------------------------------------------------------------------------------
 
     def adapt(
         self,
@@ -128,24 +140,21 @@ class FedPCL(Method):
 
         return Objective(loss)
 
+    def personal(self, offered: Weights, memory: Record) -> Weights:
+        return memory.models.get("own") or offered
+
+    # --- both -----------------------------------------------------------------------------------
+
     def replies(self, message: Record) -> Schema:
         # Means of unit vectors, so no number is above 1.
         prototypes = Numbers(torch.float32, ("M", "q"), least=-1.001, most=1.001)
         return {"prototypes": prototypes, "present": Numbers(torch.bool, ("M",))}
 
+    # --- capabilities ---------------------------------------------------------------------------
+
     def disclosures(self) -> dict[str, str | None]:
+        """Name the prototypes, which are means of images' features."""
         return {"prototypes": None}
-
-    def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
-        prototypes = collect_values(replies, "prototypes", "present")
-        values = {**state.values, **prototypes, "round": state.values["round"] + 1}
-        return Record(state.models, values)
-
-    def offered(self, state: Record, client: Client) -> Weights:
-        return state.models["source"]
-
-    def personal(self, offered: Weights, memory: Record) -> Weights:
-        return memory.models.get("own") or offered
 
 
 def class_means(features: Tensor, targets: Targets, classes: int) -> tuple[Tensor, Tensor]:

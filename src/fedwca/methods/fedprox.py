@@ -35,7 +35,7 @@ class FedProx(FedAvg):
         anchors = [parameter.detach().clone() for parameter in trained]
 
         def loss(step: Step) -> Losses:
-            term = proximal(trained, anchors)
+            term = proximal(trained, anchors)  # includes the ½
             return {**shot_loss(step, self.training), "proximal": (self.mu, term)}
 
         return Objective(loss)

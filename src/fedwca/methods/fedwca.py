@@ -355,6 +355,7 @@ class FedWCA(Clustered):
     # --- capabilities ---------------------------------------------------------------------------
 
     def disclosures(self) -> dict[str, str | None]:
+        """Name the cluster weights α and β too, where clients find them."""
         disclosed = super().disclosures()
         if self.cluster_weights in ("wca", "local", "one_equal_adaptive"):
             disclosed["cluster weights"] = 'method.cluster_weights = "one_equal"'

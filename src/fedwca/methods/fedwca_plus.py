@@ -126,6 +126,7 @@ class FedWCAPlus(FedWCA):
     # --- capabilities ---------------------------------------------------------------------------
 
     def disclosures(self) -> dict[str, str | None]:
+        """Name the agreement in place of the cluster weights."""
         if not self.by_agreement:
             return super().disclosures()
         disclosed = {**super().disclosures()}

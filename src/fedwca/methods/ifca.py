@@ -129,6 +129,8 @@ class IFCA(Method):
         memory = remember_statistics(local, batch_norm)
         return Adaptation(reply, memory, {**health, **training_losses})
 
+    # --- both -----------------------------------------------------------------------------------
+
     def replies(self, message: Record) -> Schema:
         clusters = len(models_of(message, "cluster"))
         if clusters == 0:
@@ -140,6 +142,7 @@ class IFCA(Method):
     # --- capabilities ---------------------------------------------------------------------------
 
     def disclosures(self) -> dict[str, str | None]:
+        """Name the pick, which shows whose images resemble each other."""
         return {"pick": None}
 
 

@@ -70,6 +70,8 @@ class LADD(Clustered):
         "teacher": MODEL,
     }
 
+    # --- server ---------------------------------------------------------------------------------
+
     def send(self, state: Record, client: Client) -> Record:
         message = super().send(state, client)
         teacher = f"teacher/{cluster_of(state, client)}"
@@ -90,6 +92,8 @@ class LADD(Clustered):
         ]
         values = {**clustered.values, "taught": torch.tensor(count + 1)}
         return Record({**clustered.models, **index_models("teacher", teachers)}, values)
+
+    # --- client ---------------------------------------------------------------------------------
 
     def adapt(
         self,

@@ -34,6 +34,8 @@ class Local(Method):
 
     sends: ClassVar[Schema] = {"source": MODEL, "round": COUNT}
 
+    # --- server ---------------------------------------------------------------------------------
+
     def send(self, state: Record, client: Client) -> Record:
         # A client needs the source model in its first round only.
         models = {} if f"begun/{client.name}" in state.values else state.models
@@ -45,6 +47,8 @@ class Local(Method):
 
     def offered(self, state: Record, client: Client) -> Weights:
         return state.models["source"]
+
+    # --- client ---------------------------------------------------------------------------------
 
     def adapt(
         self,
@@ -62,6 +66,8 @@ class Local(Method):
 
     def personal(self, offered: Weights, memory: Record) -> Weights:
         return memory.models.get("own") or offered
+
+    # --- both -----------------------------------------------------------------------------------
 
     def replies(self, message: Record) -> Schema:
         return {}

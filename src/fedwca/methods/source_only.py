@@ -21,6 +21,8 @@ class SourceOnly(Method):
 
     sends: ClassVar[Schema] = {}
 
+    # --- server ---------------------------------------------------------------------------------
+
     @property
     def rounds(self) -> int:
         """Always 0."""
@@ -38,6 +40,8 @@ class SourceOnly(Method):
     def offered(self, state: Record, client: Client) -> Weights:
         return state.models["source"]
 
+    # --- client ---------------------------------------------------------------------------------
+
     def adapt(
         self,
         model: DomainModel,
@@ -47,6 +51,8 @@ class SourceOnly(Method):
         rng: torch.Generator,
     ) -> Adaptation:
         return Adaptation(Record(), memory, {})
+
+    # --- both -----------------------------------------------------------------------------------
 
     def replies(self, message: Record) -> Schema:
         return {}
