@@ -1,4 +1,8 @@
-"""The Gaussian mechanism on a model's update: clip it, add noise."""
+"""The Gaussian mechanism on a model's update: clip it, add noise.
+
+McMahan, Ramage, Talwar, Zhang: Learning Differentially Private Recurrent Language Models,
+ICLR 2018, https://arxiv.org/abs/1710.06963
+"""
 
 import math
 from collections.abc import Callable, Mapping

@@ -1,8 +1,10 @@
 """Means that a few dishonest clients cannot move far, by tensor, BatchNorm's buffers included.
 
 Median and trimmed mean: Yin, Chen, Ramchandran, Bartlett: Byzantine-Robust Distributed Learning:
-Towards Optimal Statistical Rates, ICML 2018. Clipping: Sun, Kairouz, Suresh, McMahan: Can You
-Really Backdoor Federated Learning?, 2019.
+Towards Optimal Statistical Rates, ICML 2018, https://arxiv.org/abs/1803.01498
+
+Clipping: Sun, Kairouz, Suresh, McMahan: Can You Really Backdoor Federated Learning?, 2019,
+https://arxiv.org/abs/1911.07963
 
 What holds for n states, m of them dishonest, whatever these are:
 

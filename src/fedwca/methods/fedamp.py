@@ -1,8 +1,10 @@
 """FedAMP: personal models, each pulled towards a mean of the models that resemble it.
 
-Huang et al.: Personalized Cross-Silo Federated Learning on Non-IID Data, AAAI 2021, on SHOT with
-labels fixed for the round ("FedAMP+" in the FedWCA paper). Choices where papers are silent, or
-where a common implementation is wrong:
+Huang, Chu, Zhou, Wang, Liu, Pei, Zhang: Personalized Cross-Silo Federated Learning on Non-IID
+Data, AAAI 2021, https://arxiv.org/abs/2007.03797
+
+On SHOT with labels fixed for the round ("FedAMP+" in the FedWCA paper). Choices where papers are
+silent, or where a common implementation is wrong:
 
 - The proximal term has a gradient. (Built from detached values it has none, and FedAMP is Local.)
 - A client starts each round from its own model, not from the cloud model, and BatchNorm

@@ -1,8 +1,10 @@
 """FedAvg of SHOT with pseudo-labels fixed for the round.
 
-McMahan et al.: Communication-Efficient Learning of Deep Networks from Decentralized Data,
-AISTATS 2017, with SHOT as the local step as in the FedWCA paper. The whole feature extractor is
-averaged, BatchNorm statistics included; the paper is silent on that.
+McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep Networks
+from Decentralized Data, AISTATS 2017, https://arxiv.org/abs/1602.05629
+
+The local step is SHOT, as in the FedWCA paper. The whole feature extractor is averaged, BatchNorm
+statistics included; the paper is silent on that.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,9 @@
 """FedPCL+PL: only class prototypes travel; clients learn a projection by contrast with them.
 
 Tan, Long, Ma, Liu, Zhou, Jiang: Federated Learning from Pre-Trained Models: A Contrastive Learning
-Approach, NeurIPS 2022, on pseudo-labels as in the FedWCA paper. Choices where papers are
-silent:
+Approach, NeurIPS 2022, https://arxiv.org/abs/2209.10083
+
+On pseudo-labels, as in the FedWCA paper. Choices where papers are silent:
 
 - The source model's backbone stays frozen, statistics too; the bottleneck is the projection that
   trains; its features are scaled to unit length.

@@ -1,7 +1,8 @@
 """FedWCA: federated source-free domain adaptation by weighted cluster aggregation.
 
 Mori, Kihara, Miyagawa, Ebihara, Teranishi, Kashima: Federated Source-free Domain Adaptation for
-Classification: Weighted Cluster Aggregation for Unlabeled Data, WACV 2025.
+Classification: Weighted Cluster Aggregation for Unlabeled Data, WACV 2025,
+https://arxiv.org/abs/2412.13757
 
 The names are the paper's: client k of cluster c_k; cluster models f_c and soft models f̃_c; α_k and
 β_k, by which a client blends them into f_init; A and B, their means over clusters; v_k, the weights

@@ -1,16 +1,18 @@
 """FedWCA+: FedWCA with cluster weights by agreement, and consistency in training.
 
-Ours, on top of Mori et al., WACV 2025. docs/results.md says what each part brings when measured
-alone. The parts, and where they come from:
+Ours, on top of Mori et al., WACV 2025, https://arxiv.org/abs/2412.13757. docs/results.md says what
+each part brings when measured alone. The parts, and where they come from:
 
 - v_c by agreement: each client reports the share of its images that its model classifies alike in
   augmented views. A cluster counts by the agreement of its clients, to a power that falls from
   `trust` to 0 over the run: at first, clusters that adapt well lead the others; at the end, all
   count alike. All clients start from the same blend, and are given their own cluster's model.
 - BatchNorm statistics of every received model are estimated on the client's images, as in AdaBN
-  (Li et al., Revisiting Batch Normalization For Practical Domain Adaptation, 2016).
-- Consistency (Sohn et al., FixMatch, NeurIPS 2020) in local training. It and the statistics are
-  settings that every method has, with other defaults here.
+  (Li, Wang, Shi, Liu, Hou: Revisiting Batch Normalization For Practical Domain Adaptation, 2016,
+  https://arxiv.org/abs/1603.04779).
+- Consistency in local training, as in FixMatch (Sohn et al.: FixMatch: Simplifying Semi-Supervised
+  Learning with Consistency and Confidence, NeurIPS 2020, https://arxiv.org/abs/2001.07685). It and
+  the statistics are settings that every method has, with other defaults here.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,10 @@
 """IFCA: several models; every client trains the one that fits it best.
 
-Ghosh, Chung, Yin, Ramchandran: An Efficient Framework for Clustered Federated Learning, NeurIPS
-2020, on SHOT with labels fixed for the round ("IFCA+" in the FedWCA paper). Choices where papers
-are silent:
+Ghosh, Chung, Yin, Ramchandran: An Efficient Framework for Clustered Federated Learning,
+NeurIPS 2020, https://arxiv.org/abs/2006.04088
+
+On SHOT with labels fixed for the round ("IFCA+" in the FedWCA paper). Choices where papers are
+silent:
 
 - From one source model all cluster models are equal and every client would always pick the first.
   As in IFCA's code for pre-trained models, clients start in random groups of equal size: each draws

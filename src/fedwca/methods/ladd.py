@@ -2,8 +2,10 @@
 
 Shenaj, Fanì, Toldo, Caldarola, Tavera, Michieli, Ciccone, Zanuttigh, Caputo: Learning Across
 Domains and Devices: Style-Driven Source-Free Domain Adaptation in Clustered Federated Learning,
-WACV 2023. It is made for segmentation; this is its reading for classification, as the FedWCA paper
-compares with. Choices where papers are silent, or where LADD's code differs from its text:
+WACV 2023, https://arxiv.org/abs/2210.02326
+
+It is made for segmentation; this is its reading for classification, as the FedWCA paper compares
+with. Choices where papers are silent, or where LADD's code differs from its text:
 
 - There is no style transfer to source images: the source model is given, as for all other methods.
 - The teacher of a client is the model of its own cluster (in LADD's code, all end up with the last

@@ -1,8 +1,12 @@
 """LADD+PP+FP+IM: LADD's clusters with the local step of SHOT.
 
-Shenaj et al., WACV 2023, extended as in the FedWCA paper: clusters by style and averages within
-them, but prototype pseudo-labels (PP) fixed for the round (FP) and information maximization (IM)
-instead of self-training and distillation. Averages are weighted by samples, as LADD's are.
+Shenaj, Fanì, Toldo, Caldarola, Tavera, Michieli, Ciccone, Zanuttigh, Caputo: Learning Across
+Domains and Devices: Style-Driven Source-Free Domain Adaptation in Clustered Federated Learning,
+WACV 2023, https://arxiv.org/abs/2210.02326
+
+Extended as in the FedWCA paper: clusters by style and averages within them, but prototype
+pseudo-labels (PP) fixed for the round (FP) and information maximization (IM) instead of
+self-training and distillation. Averages are weighted by samples, as LADD's are.
 """
 
 from typing import ClassVar

@@ -1,8 +1,10 @@
 """Local: every client adapts alone by SHOT; nothing is aggregated.
 
 Liang, Hu, Feng: Do We Really Need to Access the Source Data? Source Hypothesis Transfer for
-Unsupervised Domain Adaptation, ICML 2020. The paper is silent on the budget: R·E epochs, as for
-all other methods; labels are renewed every epoch, as in SHOT.
+Unsupervised Domain Adaptation, ICML 2020, https://arxiv.org/abs/2002.08546
+
+The paper is silent on the budget: R·E epochs, as for all other methods; labels are renewed every
+epoch, as in SHOT.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,8 @@
-"""A round of SHOT, which most methods share: pseudo-labels by prototypes, training on them."""
+"""A round of SHOT, which most methods share: pseudo-labels by prototypes, training on them.
+
+Liang, Hu, Feng: Do We Really Need to Access the Source Data? Source Hypothesis Transfer for
+Unsupervised Domain Adaptation, ICML 2020, https://arxiv.org/abs/2002.08546
+"""
 
 from typing import Protocol
 

@@ -1,4 +1,11 @@
-"""The one local training loop of all methods, on a client's unlabeled images."""
+"""The one local training loop of all methods, on a client's unlabeled images.
+
+SHOT: Liang, Hu, Feng: Do We Really Need to Access the Source Data? Source Hypothesis Transfer for
+Unsupervised Domain Adaptation, ICML 2020, https://arxiv.org/abs/2002.08546
+
+FixMatch: Sohn et al.: FixMatch: Simplifying Semi-Supervised Learning with Consistency and
+Confidence, NeurIPS 2020, https://arxiv.org/abs/2001.07685
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,8 +50,8 @@ class Training:
             the paper; "recalibrate" estimates them on the client's own images before the model is
             evaluated, trained or deployed; "local" replaces them by those of the client's own
             last model.
-        consistency: weight of FixMatch's loss (Sohn et al., NeurIPS 2020): a strongly augmented
-            view of each image learns the label of the plain view where that is confident. 0: off.
+        consistency: weight of FixMatch's loss: a strongly augmented view of each image
+            learns the label of the plain view where that is confident. 0: off.
         consistency_threshold: the confidence from which on a label is learned.
         consistency_labels: "online" labels every batch by the model in training; "fixed" keeps the
             labels of the model that the round starts from.
