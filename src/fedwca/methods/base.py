@@ -29,6 +29,7 @@ from fedwca.methods.record import (
 from fedwca.methods.training import Training
 from fedwca.models import DomainModel
 
+# Beside the contract, what its callers need to use it; methods import records from where they are.
 __all__ = [
     "Adaptation",
     "Client",
@@ -45,6 +46,24 @@ __all__ = [
 @dataclass(frozen=True)
 class Method(ABC):
     """A federated method: a frozen dataclass of documented hyper-parameters.
+
+    The shortest useful one, the mean of all clients' models::
+
+        @dataclass(frozen=True)
+        class Mean(Method):
+            fixed_labels: bool = True
+            sends: ClassVar[Schema] = {"source": MODEL, "round": COUNT}
+
+            def send(self, state, client): return state
+            def replies(self, message): return {"local": MODEL}
+            def adapt(self, model, images, message, memory, rng):
+                load(model, message.models["source"], images, self.training.batch_norm)
+                local, losses = train_shot(self, model, images, message, rng)
+                return Adaptation(Record({"local": local}), memory, losses)
+            def aggregate(self, state, replies):
+                model = merge_models([*replies.values()], "plain", "mean", state.models["source"])
+                return Record({"source": model}, {"round": state.values["round"] + 1})
+            def offered(self, state, client): return state.models["source"]
 
     Attributes:
         training: how clients train.
