@@ -128,9 +128,9 @@ SWAPPED = outputs([[1.0, 0.0], [0.1, 0.9], [0.1, 0.9], [0.0, 1.0]])  # differs o
 def targets_of(
     init: Outputs = NEAR, other: Outputs = SWAPPED, **fields: Any
 ) -> tuple[Targets, dict[str, Any]]:
-    method, health = FedWCA(TRAINING, **fields), dict[str, Any]()
+    method = FedWCA(TRAINING, **fields)
     cluster = method._label_by_prototypes(other) if method.two_models else None
-    return method._label(init, cluster, rng(), health), health
+    return method._label(init, cluster, rng())
 
 
 def test_a_mismatched_image_is_mixed_with_a_matched_one_of_its_label() -> None:

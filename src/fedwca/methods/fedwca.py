@@ -13,7 +13,7 @@ weights of the cluster models in the soft models.
 """
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import PositiveInt, model_validator
@@ -68,13 +68,6 @@ from fedwca.models import DomainModel
 __all__ = ["FedWCA"]
 
 ClusterWeights = Literal["wca", "local", "one_hot", "equal", "one_equal", "one_equal_adaptive"]
-
-
-class ScoredWeights(NamedTuple):
-    """Weights of models, α_k or β_k, and the scores that they come from."""
-
-    weights: Tensor
-    scores: Tensor
 
 
 @dataclass(frozen=True)
@@ -247,36 +240,40 @@ class FedWCA(Clustered):
         memory: Record,
         rng: torch.Generator,
     ) -> Adaptation:
-        batch_norm = self.training.batch_norm
+        training = self.training
 
         def run(weights: Weights) -> Outputs:
-            load(model, weights, images, batch_norm, memory)
+            load(model, weights, images, training.batch_norm, memory)
             return evaluate(model, images)
+
+        def label() -> Targets:
+            targets, facts = self._label(evaluate(model, images), own_labels, rng)
+            health.update(facts)
+            return targets
 
         values = {"samples": torch.tensor(len(images))}
         health: Health = {}
-        f_init = message.models.get("source") or message.models["cluster"]
         own_labels = None
         if "init" in message.models or models_of(message, "soft"):
             own_outputs = run(message.models["cluster"])
-            f_init, scored = self._blend(model, message, own_outputs, run)
-            for name, (weights, scores) in scored.items():
-                values[name] = weights
-                health[name], health[f"{name}_scores"] = weights.tolist(), scores.tolist()
+            f_init, found, health = self._blend(model, message, own_outputs, run)
+            values.update(found)
             own_labels = self._label_by_prototypes(own_outputs) if self.two_models else None
-        elif self.sends_style(message):
-            values["style"] = client_style(images, rng)
-        load(model, f_init, images, batch_norm, memory)
+        else:  # r = 0, a newcomer, or "one_hot"
+            f_init = message.models.get("source") or message.models["cluster"]
+            if self.sends_style(message):
+                values["style"] = client_style(images, rng)
+        load(model, f_init, images, training.batch_norm, memory)
         f_k, losses = train(
             model,
             images,
-            lambda: self._label(evaluate(model, images), own_labels, rng, health),
-            self.training,
+            label,
+            training,
             rng,
             round=round_of(message),
             fixed_labels=self.fixed_labels,
         )
-        memory = remember_statistics(f_k, batch_norm)
+        memory = remember_statistics(f_k, training.batch_norm)
         return Adaptation(Record({"local": f_k}, values), memory, {**health, **losses})
 
     def _blend(
@@ -285,12 +282,17 @@ class FedWCA(Clustered):
         message: Record,
         own_outputs: Outputs,
         run: Callable[[Weights], Outputs],
-    ) -> tuple[Weights, dict[str, ScoredWeights]]:
-        """Return f_init, and α_k and β_k if the client finds them."""
+    ) -> tuple[Weights, dict[str, Tensor], Health]:
+        """Blend f_init = β_0·f_{c_k} + β_1·f̄ with f̄ = Σ_c α_c·f̃_c, unless the server did.
+
+        Returns:
+            f_init; α_k and β_k, as far as they were found here; numbers for the log.
+        """
+        values: dict[str, Tensor] = {}
+        health: Health = {}
         if "init" in message.models:
-            return message.models["init"], {}
+            return message.models["init"], values, health
         f_own, f_soft = message.models["cluster"], models_of(message, "soft")
-        scored: dict[str, ScoredWeights] = {}
         if self.cluster_weights == "one_equal_adaptive":
             f_bar = f_soft[0]
         else:
@@ -298,17 +300,20 @@ class FedWCA(Clustered):
             scores = [alignment(run(f).features, w) for f in f_soft]
             alignments = torch.tensor(scores, dtype=torch.float64)  # I_{k,c}
             alpha = softmax_weights(alignments, self.temperature_a)
-            scored["alpha"] = ScoredWeights(alpha, alignments)
+            values["alpha"] = alpha
+            health.update(alpha=alpha.tolist(), alpha_scores=alignments.tolist())
             f_bar = mix(f_soft, alpha)
         if self.cluster_weights == "local":
-            return f_bar, scored
+            return f_bar, values, health
         scores = [soft_neighborhood_density(o.probabilities) for o in (own_outputs, run(f_bar))]
         densities = torch.tensor(scores).double()
         beta = softmax_weights(densities, self.temperature_b)
-        scored["beta"] = ScoredWeights(beta, densities)
-        return mix([f_own, f_bar], beta), scored
+        values["beta"] = beta
+        health.update(beta=beta.tolist(), beta_scores=densities.tolist())
+        return mix([f_own, f_bar], beta), values, health
 
     def _label_by_prototypes(self, outputs: Outputs) -> PrototypeLabels:
+        """Return ŷ, the prototypes and their separation by one model."""
         return prototype_labels(outputs.features, outputs.probabilities, self.prototype_features)
 
     def _label(
@@ -316,31 +321,32 @@ class FedWCA(Clustered):
         init: Outputs,
         own_labels: PrototypeLabels | None,
         rng: torch.Generator,
-        health: Health,
-    ) -> Targets:
+    ) -> tuple[Targets, Health]:
         """Label images by f_init and f_{c_k}; mix those on which the two disagree.
 
         Args:
             init: outputs of f_init, or of the model in training if labels are not fixed.
             own_labels: labels by f_{c_k}; None: label by `init` alone.
-            health: gets numbers for the log.
+
+        Returns:
+            The labels D̂ = D̂^mat ∪ D̂^mix, and numbers for the log.
         """
-        health["confidence"] = float(init.probabilities.amax(dim=1).mean())
+        health: Health = {"confidence": float(init.probabilities.amax(dim=1).mean())}
         if not self.prototypes:
-            return Targets.plain(confidence_labels(init.probabilities))
+            return Targets.plain(confidence_labels(init.probabilities)), health
         init_labels = self._label_by_prototypes(init)
         if own_labels is None:
-            return Targets.plain(init_labels.labels)
+            return Targets.plain(init_labels.labels), health
         labels, matched = reconcile(init_labels, own_labels, self.label_rule)
         health["matched"] = float(matched.double().mean())
         health["separation"] = [init_labels.separation, own_labels.separation]
         health["init_won"] = int(((labels == init_labels.labels) & ~matched).sum())
         if not self.mixup:
-            return Targets.plain(labels)
+            return Targets.plain(labels), health
         partner = mixup_partners(labels, matched, rng)
         used = matched | (partner >= 0) | (self.no_partner == "keep")
         health["without_partner"] = int((~matched & (partner < 0)).sum())
-        return Targets(labels, partner, used, self.mixup_share)
+        return Targets(labels, partner, used, self.mixup_share), health
 
     # --- both -----------------------------------------------------------------------------------
 

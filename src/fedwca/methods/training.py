@@ -117,11 +117,8 @@ class Step(NamedTuple):
     """A batch and the model's outputs on it, from which an objective is computed.
 
     Attributes:
-        rows: [b] the images of the batch.
-        x: [b + mixed, ...] their pixels, then those of mixed images.
+        rows, x, wanted, target: the batch, see `Batch`.
         features, logits: [b + mixed, q], [b + mixed, M] outputs of the model on x.
-        wanted: rows of x that take part in the cross-entropy.
-        target: [len(wanted)] their labels.
         views: [b, M] logits of each other view of the batch that the objective asks for.
         class_prior: [M] expected class shares; None: equal ones.
     """
