@@ -19,15 +19,7 @@ from fedwca.methods.aggregation import Aggregation, Weighting, merge_models, wei
 from fedwca.methods.base import Method
 from fedwca.methods.capabilities import GroupMember
 from fedwca.methods.inference import load, remember_statistics
-from fedwca.methods.record import (
-    COUNT,
-    MODEL,
-    SAMPLES,
-    Adaptation,
-    Client,
-    Record,
-    Schema,
-)
+from fedwca.methods.record import COUNT, MODEL, SAMPLES, Adaptation, Client, Record, Schema
 from fedwca.methods.shot import train_shot
 from fedwca.methods.training import Objective
 from fedwca.models import DomainModel

@@ -41,13 +41,7 @@ from fedwca.core.weights import (
 )
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.bounds import Share, Temperature
-from fedwca.methods.clustered import (
-    Clustered,
-    client_style,
-    cluster_of,
-    index_models,
-    models_of,
-)
+from fedwca.methods.clustered import Clustered, client_style, cluster_of, index_models, models_of
 from fedwca.methods.inference import Outputs, evaluate, load, remember_statistics
 from fedwca.methods.record import (
     COUNT,
@@ -264,15 +258,8 @@ class FedWCA(Clustered):
             if self.sends_style(message):
                 values["style"] = client_style(images, rng)
         load(model, f_init, images, training.batch_norm, memory)
-        f_k, losses = train(
-            model,
-            images,
-            label,
-            training,
-            rng,
-            round=round_of(message),
-            fixed_labels=self.fixed_labels,
-        )
+        r, fixed = round_of(message), self.fixed_labels
+        f_k, losses = train(model, images, label, training, rng, round=r, fixed_labels=fixed)
         memory = remember_statistics(f_k, training.batch_norm)
         return Adaptation(Record({"local": f_k}, values), memory, {**health, **losses})
 
