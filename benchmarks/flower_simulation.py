@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from workload import World, with_epochs
 
 from fedwca._support.machine import keep_freed_memory
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.engines.client_runtime import ClientRuntime
 from fedwca.methods.base import Client, Record
 from fedwca.methods.fedavg import FedAvg
@@ -57,7 +57,7 @@ def federation(folder: str, sizes: str, cpus: int, rounds: int) -> None:
         name = list(site.clients)[int(context.node_config["partition-id"])]
         content = RecordDict()
         if "arrays" in message.content:
-            state: State = dict(message.content["arrays"].to_torch_state_dict())
+            state: Weights = dict(message.content["arrays"].to_torch_state_dict())
             round_ = int(message.content["config"]["round"])
             order = Record({"global": state}, {"round": torch.tensor(round_)})
             adapted = site.adapt(name, round_, order, Record())

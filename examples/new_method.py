@@ -7,11 +7,11 @@ An invented method that shows what a new one needs: this file and one line in th
 import torch
 from pydantic.dataclasses import dataclass
 
-from fedwca.core.params import State, mix
+from fedwca.core.params import Weights, mix
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import Adaptation, Record
 from fedwca.methods.bounds import Share
 from fedwca.methods.fedavg import FedAvg
+from fedwca.methods.record import Adaptation, Record
 from fedwca.models import DomainModel
 
 
@@ -40,6 +40,6 @@ class FedPersonal(FedAvg):
         own = adapted.reply.models["local"]
         return adapted._replace(memory=Record({**adapted.memory.models, "own": own}))
 
-    def personal(self, offered: State, memory: Record) -> State:
+    def personal(self, offered: Weights, memory: Record) -> Weights:
         own = memory.models.get("own")
         return mix([own, offered], [self.own_share, 1 - self.own_share]) if own else offered

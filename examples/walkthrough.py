@@ -16,7 +16,7 @@ import torch
 
 import fedwca
 from fedwca.core.finch import first_neighbor_clusters
-from fedwca.core.params import State, clone, conv_layers, distance, flatten, mix
+from fedwca.core.params import Weights, clone, conv_layers, distance, flatten, mix
 from fedwca.core.pseudo_label import mixup_partners, prototype_labels, reconcile
 from fedwca.core.snd import soft_neighborhood_density
 from fedwca.core.weights import alignment, benefit, cluster_weights, soft_mixture, softmax_weights
@@ -59,7 +59,7 @@ model = load_source_model(run.path)
 source = clone(model.feature_state())
 
 
-def view(weights: State, client: ClientData) -> Outputs:
+def view(weights: Weights, client: ClientData) -> Outputs:
     model.load_features(weights)
     return evaluate(model, client.train)
 
@@ -75,7 +75,7 @@ for client in clients:
 
 
 # %%
-def adapted_from_source(client: ClientData) -> State:
+def adapted_from_source(client: ClientData) -> Weights:
     outputs = view(source, client)
     labels = prototype_labels(outputs.features, outputs.probabilities).labels
     rng = seed_generator(seed, 0, client.name)
@@ -100,7 +100,7 @@ print("clusters:", clusters)
 assert clusters == run.clusters
 
 
-def cluster_means(models: dict[str, State]) -> list[State]:
+def cluster_means(models: dict[str, Weights]) -> list[Weights]:
     members = [
         [models[name] for name in models if clusters[name] == c]
         for c in range(1 + max(clusters.values()))
@@ -147,7 +147,7 @@ assert alpha.tolist() == records[2, someone.name]["alpha"]
 
 
 # %%
-def find_beta(client: ClientData, merged: State) -> torch.Tensor:
+def find_beta(client: ClientData, merged: Weights) -> torch.Tensor:
     own = cluster_models[clusters[client.name]]
     densities = [
         soft_neighborhood_density(view(state, client).probabilities) for state in (own, merged)

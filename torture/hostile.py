@@ -15,7 +15,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.engines.codec import pack, save_records
 from fedwca.engines.flower.messages import Reply, Request
 from fedwca.experiments.store import Checkpoint
@@ -182,7 +182,7 @@ def forgery(content: Any, number: str, rng: random.Random) -> Any:
     return content if rng.random() < 0.2 else reply_of(content, number, node=rng.randint(0, 7))
 
 
-def _poisoned(local: State, rng: random.Random) -> State:
+def _poisoned(local: Weights, rng: random.Random) -> Weights:
     factor = rng.choice([-1.0, 1e3, -1e3, 1e-3, rng.gauss(0, 100)])
 
     def change(name: str, tensor: Tensor) -> Tensor:

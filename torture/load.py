@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedwca.core.params import State, clone
+from fedwca.core.params import Weights, clone
 from fedwca.data.augment import DIGITS
 from fedwca.data.images import ClientData, LabeledImages, UnlabeledImages
 from fedwca.engines.base import Evaluation
@@ -123,7 +123,7 @@ def create_clients(count: int, path: Path) -> list[ClientData]:
 class Grid:
     """Flower's grid with any number of sites that all reply at once, the highest possible load."""
 
-    def __init__(self, count: int, features: State, folder: Path) -> None:
+    def __init__(self, count: int, features: Weights, folder: Path) -> None:
         self._folder = folder
         TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # as Flower would
         self._count, self._features = count, features

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedwca._support.errors import UserError
-from fedwca.core.params import State, clone, flatten
+from fedwca.core.params import Weights, clone, flatten
 from fedwca.data.images import ClientData
 from fedwca.data.partition import Partition
 from fedwca.engines.base import Exchange, Job
@@ -42,7 +42,7 @@ POISONS: dict[str, Poison] = {
 }
 
 
-def poisoned(source: State, poison: Poison, round: int) -> State:
+def poisoned(source: Weights, poison: Poison, round: int) -> Weights:
     """Change all numbers but counters; variances stay positive, or they would be rejected."""
     rng = torch.Generator().manual_seed(round)
     changed = {n: poison(t, rng) if t.is_floating_point() else t for n, t in source.items()}
@@ -52,7 +52,7 @@ def poisoned(source: State, poison: Poison, round: int) -> State:
 class PoisonedSimulator(Simulator):
     """A simulator whose last client sends a poisoned model, or no reply without a poison."""
 
-    source: State
+    source: Weights
     poison: Poison | None
 
     def exchange(self, round: int, state: Record, jobs: Iterable[tuple[Client, Job]]) -> Exchange:
@@ -74,7 +74,7 @@ class PoisonedSimulator(Simulator):
 
 def run(
     experiment: Experiment, model: DomainModel, clients: list[ClientData], poison: Poison | None
-) -> tuple[State, float]:
+) -> tuple[Weights, float]:
     """Return the model after the first round, and the accuracy (%) of all but the last client.
 
     The accuracy is NaN if training diverges and the run stops.
@@ -97,7 +97,7 @@ def run(
     return first, 100 * statistics.fmean(scores)
 
 
-def length(a: State, b: State) -> float:
+def length(a: Weights, b: Weights) -> float:
     names = [name for name, tensor in a.items() if tensor.is_floating_point()]
     return float((flatten(a, names) - flatten(b, names)).norm())
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedwca.core.params import State, distance, mix
+from fedwca.core.params import Weights, distance, mix
 from fedwca.engines.codec import WireError, pack
 from fedwca.engines.flower.messages import SUM_RECORD
 from fedwca.engines.flower.sum_round import check_mean, read_step_reply
@@ -23,7 +23,7 @@ from fedwca.methods.capabilities import GroupMember
 from torture.attack import Attack, check
 
 LEAST = 3
-TEMPLATE: State = {"w": torch.zeros(4, 8), "norm.num_batches_tracked": torch.tensor(0)}
+TEMPLATE: Weights = {"w": torch.zeros(4, 8), "norm.num_batches_tracked": torch.tensor(0)}
 Change = Callable[[Record, random.Random], Record]
 
 
@@ -44,7 +44,7 @@ class Sites:
         self.accepted: dict[Step, list[str]] = {"share": [], "mask": [], "unmask": []}
         self.well_formed_changes = 0
 
-    def means(self) -> dict[str, State]:
+    def means(self) -> dict[str, Weights]:
         """Return the server's means, after all steps with replies in any order."""
         members = {name: GroupMember(0, weight) for name, weight in self.weights.items()}
         sums = SecureSums(members, self.keys, TEMPLATE, LEAST, round=0)
@@ -73,7 +73,7 @@ class Sites:
         self.accepted[step].append(name)
         self.well_formed_changes += sent is not reply
 
-    def check(self, means: dict[str, State]) -> None:
+    def check(self, means: dict[str, Weights]) -> None:
         """Check that the mean is that of the sites it names."""
         if not means:
             return
@@ -86,7 +86,7 @@ class Sites:
         check(distance({"w": expected["w"]}, {"w": found["w"]}) <= 2.0**-20, "the mean is wrong")
 
 
-def _state(number: int, rng: random.Random) -> State:
+def _state(number: int, rng: random.Random) -> Weights:
     generator = torch.Generator().manual_seed(rng.getrandbits(40) + number)
     return {**TEMPLATE, "w": torch.randn(4, 8, generator=generator)}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.core.style import style_length
 from fedwca.data.images import ClientData, UnlabeledImages
 from fedwca.engines.codec import load_records, pack, save_records
@@ -108,7 +108,7 @@ def test_batch_norm_statistics_stay_sound(
         check_sound(state)
 
 
-def check_sound(state: State) -> None:
+def check_sound(state: Weights) -> None:
     for name, tensor in state.items():
         assert torch.isfinite(tensor).all(), name
         if name.endswith("running_var"):

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from fedwca.core.params import State, distance, mix
+from fedwca.core.params import Weights, distance, mix
 from fedwca.engines.secure_sum.masked_reply import shown_weights
 from fedwca.methods import METHODS, Client, Record, Training
-from fedwca.methods.base import MODEL
 from fedwca.methods.capabilities import GroupMember, SupportsSums, replace_by_mean
+from fedwca.methods.record import MODEL
 from tests.support.federation import TinyProblem
 
 TRAINING = Training(rounds=2, epochs=1, lr=0.01, batch_size=16)
@@ -22,7 +22,7 @@ def replace_by_means(
 ) -> dict[Client, Record]:
     """Return the replies as they come out of sums: each with the mean of its group."""
 
-    def mean(group: int) -> State:
+    def mean(group: int) -> Weights:
         weights = {c: weight for c, (own, weight) in members.items() if own == group}
         shares = [weight / sum(weights.values()) for weight in weights.values()]
         return mix([replies[c].models["local"] for c in weights], shares)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedwca.core.params import (
-    State,
+    Weights,
     clone,
     conv_layers,
     copy_into,
@@ -24,7 +24,7 @@ from fedwca.core.params import (
 from tests.support.drawn import for_all, normal
 
 
-def state(value: float, steps: int = 0) -> State:
+def state(value: float, steps: int = 0) -> Weights:
     return {"w": torch.tensor([value, -value]), "bn.num_batches_tracked": torch.tensor(steps)}
 
 
@@ -95,7 +95,7 @@ def test_mix_shares_no_memory_and_changes_no_input() -> None:
     ],
 )
 def test_mix_refuses_what_does_not_fit(
-    states: list[State], weights: list[float], message: str
+    states: list[Weights], weights: list[float], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         mix(states, weights)
@@ -150,7 +150,7 @@ def test_distance_is_the_largest_absolute_difference() -> None:
 
 
 @pytest.mark.parametrize("nothing", [{}, {"x": torch.zeros(0)}])
-def test_states_without_numbers_are_no_distance_apart(nothing: State) -> None:
+def test_states_without_numbers_are_no_distance_apart(nothing: Weights) -> None:
     assert distance(nothing, nothing) == 0.0
 
 
@@ -226,7 +226,7 @@ def test_states_are_mixed_one_at_a_time() -> None:
     alive = weakref.WeakSet[_Held]()
     most = 0
 
-    def coming() -> Iterator[State]:
+    def coming() -> Iterator[Weights]:
         nonlocal most
         for number in range(5):
             held = _Held(state(float(number)))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedwca.core.params import State, flatten
+from fedwca.core.params import Weights, flatten
 from fedwca.core.privacy import clip_factor, noised_update, standard_normal
 
 
@@ -18,7 +18,7 @@ def seeded(seed: int = 0):
     return np.random.default_rng(seed).bytes
 
 
-def state(weight: list[float], variance: float = 1.0, steps: int = 7) -> State:
+def state(weight: list[float], variance: float = 1.0, steps: int = 7) -> Weights:
     return {
         "w.weight": torch.tensor(weight),
         "n.running_var": torch.tensor([variance]),

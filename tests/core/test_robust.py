@@ -8,7 +8,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedwca.core.params import State, mix
+from fedwca.core.params import Weights, mix
 from fedwca.core.robust import clipped_mean, coordinate_median, trimmed_mean
 from tests.support.drawn import for_all, rng, seeds
 
@@ -18,12 +18,12 @@ attacks = st.sampled_from(ATTACKS)
 finite = st.floats(-(2.0**100), 2.0**100, width=32)
 
 
-def states(*rows: list[float]) -> list[State]:
+def states(*rows: list[float]) -> list[Weights]:
     """A tensor of some numbers, and a counter that says which state it is of."""
     return [{"w": torch.tensor(row), "n": torch.tensor(k)} for k, row in enumerate(rows)]
 
 
-def values(state: State) -> list[float]:
+def values(state: Weights) -> list[float]:
     return state["w"].tolist()
 
 
@@ -60,8 +60,8 @@ def test_the_clipped_mean_by_hand() -> None:
 
 def test_every_tensor_is_clipped_by_its_own_length() -> None:
     reference = {"weight": torch.zeros(1), "running_var": torch.zeros(1)}
-    honest: State = {"weight": torch.tensor([0.1]), "running_var": torch.tensor([50.0])}
-    liar: State = {"weight": torch.tensor([50.0]), "running_var": torch.tensor([50.0])}
+    honest: Weights = {"weight": torch.tensor([0.1]), "running_var": torch.tensor([50.0])}
+    liar: Weights = {"weight": torch.tensor([50.0]), "running_var": torch.tensor([50.0])}
     made = clipped_mean([honest, honest, liar], [1 / 3] * 3, reference)
     assert float(made["weight"]) == pytest.approx(0.1)
     assert float(made["running_var"]) == pytest.approx(50)
@@ -73,14 +73,14 @@ def test_nobody_who_moved_is_no_division_by_zero() -> None:
     assert values(clipped_mean(still, [1 / 3] * 3, reference)) == [2.0, 3.0]
 
 
-def all_aggregates(rows: list[State], reference: State) -> list[State]:
+def all_aggregates(rows: list[Weights], reference: Weights) -> list[Weights]:
     equal = [1 / len(rows)] * len(rows)
     clipped = clipped_mean(rows, equal, reference)
     return [coordinate_median(rows), trimmed_mean(rows, 0.2), clipped]
 
 
 def test_shapes_types_and_the_least_counter_are_kept() -> None:
-    def kinds(state: State) -> dict[str, object]:
+    def kinds(state: Weights) -> dict[str, object]:
         return {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()}
 
     numbers = [torch.tensor(float(k)) for k in range(3)]
@@ -93,7 +93,7 @@ def test_shapes_types_and_the_least_counter_are_kept() -> None:
             nobody([])
 
 
-def eight(seed: int, attack: str) -> tuple[list[State], State]:
+def eight(seed: int, attack: str) -> tuple[list[Weights], Weights]:
     """Seven honest models near a common one, and a liar's."""
     generator = rng(seed)
     common = torch.randn(20, generator=generator)
@@ -108,7 +108,7 @@ def eight(seed: int, attack: str) -> tuple[list[State], State]:
     return honest, {"w": liar}
 
 
-def between(made: Tensor, honest: list[State]) -> bool:
+def between(made: Tensor, honest: list[Weights]) -> bool:
     rows = torch.stack([state["w"] for state in honest])
     return bool(((made >= rows.amin(dim=0)) & (made <= rows.amax(dim=0))).all())
 

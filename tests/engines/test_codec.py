@@ -8,7 +8,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.engines.codec import (
     MissingError,
     Payload,
@@ -98,7 +98,7 @@ def test_a_file_with_an_invalid_list_of_places_is_refused(tmp_path: Path, rows: 
             read(path)
 
 
-def state(value: float) -> State:
+def state(value: float) -> Weights:
     return {
         "conv.weight": torch.full((2, 3, 1, 1), value),
         "bn.running_var": torch.tensor([value, 1e5]),

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.engines.codec import Payload, WireError, pack
 from fedwca.engines.record_checks import check_message, check_reply, check_size, check_state
-from fedwca.methods.base import COUNT, MODEL, SAMPLES, Numbers, Record, shares
+from fedwca.methods.record import COUNT, MODEL, SAMPLES, Numbers, Record, shares
 
 
-def state(value: float) -> State:
+def state(value: float) -> Weights:
     return {
         "conv.weight": torch.full((2, 3, 1, 1), value),
         "bn.running_var": torch.tensor([value, 1e5]),
@@ -38,7 +38,7 @@ def right() -> dict[str, Tensor]:
     }
 
 
-def check(values: dict[str, Tensor], models: dict[str, State] | None = None) -> None:
+def check(values: dict[str, Tensor], models: dict[str, Weights] | None = None) -> None:
     record = Record({"local": state(1.0)} if models is None else models, values)
     check_reply(record, REPLIES, state(0.0), {"M": 3})
 

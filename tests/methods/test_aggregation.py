@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedwca._support.errors import UserError
-from fedwca.core.params import State, distance
+from fedwca.core.params import Weights, distance
 from fedwca.core.robust import clipped_mean, coordinate_median, trimmed_mean
 from fedwca.experiments.config import resolve
 from fedwca.methods import METHODS, Client, Method, Record
@@ -14,7 +14,7 @@ from tests.support.federation import same
 
 AVERAGING = [n for n, kind in METHODS.items() if "aggregation" in kind.__dataclass_fields__]
 CLIENTS = [Client(f"c{k}", "all") for k in range(8)]
-SOURCE: State = {"conv.weight": torch.zeros(2, 1, 1, 1), "bn.running_var": torch.ones(1)}
+SOURCE: Weights = {"conv.weight": torch.zeros(2, 1, 1, 1), "bn.running_var": torch.ones(1)}
 
 
 def test_methods_that_average_models_have_the_setting_and_no_others() -> None:
@@ -48,7 +48,7 @@ def replies() -> dict[Client, Record]:
     return made
 
 
-def model(name: str, aggregation: str) -> State:
+def model(name: str, aggregation: str) -> Weights:
     chosen = method(name, aggregation)
     state = chosen.aggregate(chosen.init(SOURCE), replies())
     return state.models.get("global") or state.models["cluster/0"]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedwca._support.errors import UserError
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.methods import Client, Record, Training
 from fedwca.methods.clustered import client_style, cluster_clients, nearest_cluster
 from fedwca.methods.fedwca import FedWCA
@@ -19,7 +19,7 @@ from tests.support.federation import TinyProblem, same
 TRAINING = Training(rounds=3, epochs=1, lr=0.01, batch_size=16)
 
 
-def state_with(first: list[float], second: list[float]) -> State:
+def state_with(first: list[float], second: list[float]) -> Weights:
     return {
         "backbone.conv1.weight": torch.tensor(first).reshape(1, 1, 1, -1),
         "backbone.conv1.bias": torch.tensor([0.0]),
@@ -107,7 +107,7 @@ def test_a_cluster_from_which_nobody_replies_keeps_its_model(tiny: TinyProblem) 
     source = tiny.source()
     moved = {name: t + 1 for name, t in source.items()}
 
-    def reply(state: State) -> Record:
+    def reply(state: Weights) -> Record:
         return Record({"local": state}, {"samples": torch.tensor(1)})
 
     a, b = Client("a", "x"), Client("b", "y")
@@ -128,9 +128,9 @@ SWAPPED = outputs([[1.0, 0.0], [0.1, 0.9], [0.1, 0.9], [0.0, 1.0]])  # differs o
 def targets_of(
     init: Outputs = NEAR, other: Outputs = SWAPPED, **fields: Any
 ) -> tuple[Targets, dict[str, Any]]:
-    method, health = FedWCA(TRAINING, **fields), dict[str, Any]()
+    method = FedWCA(TRAINING, **fields)
     cluster = method._label_by_prototypes(other) if method.two_models else None
-    return method._label(init, cluster, rng(), health), health
+    return method._label(init, cluster, rng())
 
 
 def test_a_mismatched_image_is_mixed_with_a_matched_one_of_its_label() -> None:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedwca.core.losses import information_maximization
-from fedwca.core.params import State, clone, is_batch_norm_statistic
+from fedwca.core.params import Weights, clone, is_batch_norm_statistic
 from fedwca.data.images import ClientData, UnlabeledImages
 from fedwca.methods.inference import evaluate, load, recalibrate, remember_statistics
 from fedwca.methods.optimizer import make_sgd, set_rate
@@ -48,7 +48,7 @@ def train_on(
     labels: torch.Tensor | None = None,
     training: Training = TRAINING,
     **options: Any,
-) -> tuple[State, dict[str, float]]:
+) -> tuple[Weights, dict[str, float]]:
     """Train for a round, on labels of one class unless others are given."""
     none = torch.zeros(len(images), dtype=torch.int64)
     targets = Targets.plain(none if labels is None else labels)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedwca.core.params import State, clone, distance, mix
+from fedwca.core.params import Weights, clone, distance, mix
 from fedwca.core.snd import soft_neighborhood_density
 from fedwca.core.weights import alignment, cluster_weights
 from fedwca.data.partition import Partition
@@ -52,7 +52,7 @@ def test_fedwca_with_one_cluster_is_fedavg_parameter_for_parameter(
 # --- 7: ablations -----------------------------------------------------------------------------
 
 
-def starts(log: Log, number: int) -> dict[str, State]:
+def starts(log: Log, number: int) -> dict[str, Weights]:
     """What each client began round `number` with, in a run that does not train."""
     return {c.name: a.reply.models["local"] for c, a in log.replies[number].items()}
 
@@ -117,7 +117,7 @@ def test_the_initial_model_follows_the_formulas_and_equals_the_expansion_in_v(
     log = shaken(tiny, by_domain(TRAINING))
     sent = log.messages[-1][Client(client.name, client.domain)].models
 
-    def view(state: State) -> tuple[torch.Tensor, torch.Tensor]:
+    def view(state: Weights) -> tuple[torch.Tensor, torch.Tensor]:
         load(model, state, client.train, "blend")
         outputs = evaluate(model, client.train)
         return outputs.features, outputs.probabilities

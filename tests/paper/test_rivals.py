@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedwca.core.attention import attentive_weights, median_distance
-from fedwca.core.params import State, clone, mix
+from fedwca.core.params import Weights, clone, mix
 from fedwca.core.pseudo_label import confidence_labels, confident
 from fedwca.core.snd import guarded_density, soft_neighborhood_density
 from fedwca.data.augment import weak_view
@@ -87,7 +87,7 @@ def a_step(model: DomainModel, tiny: TinyProblem) -> Step:
 
 
 def adapted(
-    method: Method, tiny: TinyProblem, models: dict[str, State], memory: Record | None = None
+    method: Method, tiny: TinyProblem, models: dict[str, Weights], memory: Record | None = None
 ) -> Adaptation:
     """What the first client makes of a message of round 1."""
     message = Record(models, {"round": torch.tensor(1)})
@@ -145,8 +145,8 @@ def test_the_median_distance_leaves_a_client_itself_out() -> None:
 
 
 def test_distances_count_parameters_and_no_statistics() -> None:
-    one: State = {"a.weight": torch.tensor([1.0, 2.0]), "a.running_mean": torch.tensor([9.0])}
-    two: State = {"a.weight": torch.tensor([4.0, 6.0]), "a.running_mean": torch.tensor([0.0])}
+    one: Weights = {"a.weight": torch.tensor([1.0, 2.0]), "a.running_mean": torch.tensor([9.0])}
+    two: Weights = {"a.weight": torch.tensor([4.0, 6.0]), "a.running_mean": torch.tensor([0.0])}
     assert squared_distances([one, two]).tolist() == [[0, 25], [25, 0]]
 
 
@@ -241,7 +241,7 @@ def test_ladd_in_one_cluster_without_distillation_is_fedavg_of_self_training(
         assert same(log.states[number + 1].models["cluster/0"], merged)
 
 
-def _self_trained(model: DomainModel, start: State, client: ClientData, number: int) -> State:
+def _self_trained(model: DomainModel, start: Weights, client: ClientData, number: int) -> Weights:
     load(model, start, client.train, "blend")
     said = evaluate(model, client.train).probabilities
     targets = Targets.plain(confidence_labels(said))._replace(used=confident(said))

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.data.augment import Transform, weak_view
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods import Client, Record, Training
@@ -86,12 +86,12 @@ def weighed(losses: Losses, name: str) -> list[float]:
     return [weight, value.item()]
 
 
-def one_weight(value: float) -> State:
+def one_weight(value: float) -> Weights:
     """A model of a single parameter."""
     return {"layer.weight": torch.tensor([value])}
 
 
-def value_of(model: State) -> float:
+def value_of(model: Weights) -> float:
     return float(model["layer.weight"])
 
 
@@ -249,7 +249,7 @@ def test_batch_norm_counts_one_step_a_batch(method: FedAvg, tiny: TinyProblem) -
 # --- FedAMP -----------------------------------------------------------------------------------
 
 
-def _reply(local: State, samples: int = 1, **values: Tensor) -> Record:
+def _reply(local: Weights, samples: int = 1, **values: Tensor) -> Record:
     return Record({"local": local}, {"samples": torch.tensor(samples), **values})
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedwca.core import alignment, benefit, cluster_weights, soft_mixture, softmax_weights
-from fedwca.core.params import State, distance, mix
+from fedwca.core.params import Weights, distance, mix
 from tests.support.drawn import exact, for_all, normal, rng, seeds
 
 counts = st.integers(1, 6)
@@ -222,7 +222,7 @@ def test_weights_as_written_sum_to_what_the_facts_derive(seed: int, count: int) 
 # --- models ---------------------------------------------------------------------------------
 
 
-def models(count: int, seed: int) -> list[State]:
+def models(count: int, seed: int) -> list[Weights]:
     generator = rng(seed)
     return [
         {
@@ -238,7 +238,7 @@ def test_the_initial_model_in_steps_is_one_sum_over_cluster_models(seed: int, co
     f = models(count, seed)
     A, B, alpha, beta, own = drawn(seed, count)
 
-    def blend(parts: list[State], weights: Tensor) -> State:
+    def blend(parts: list[Weights], weights: Tensor) -> Weights:
         return {n: sum(w * p[n] for w, p in zip(weights, parts, strict=True)) for n in parts[0]}
 
     mixed = [blend(f, A[:, c] / A[:, c].sum()) for c in range(count)]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fedwca.core.params import State, clone
+from fedwca.core.params import Weights, clone
 from fedwca.data.images import ClientData
 from fedwca.engines.base import Exchange, Job
 from fedwca.engines.simulator.simulator import Simulator
@@ -106,7 +106,7 @@ def copy_record(record: Record) -> Record:
     return Record({name: clone(state) for name, state in record.models.items()}, record.values)
 
 
-def final_models(log: Log, method: Method, clients: list[ClientData]) -> dict[str, State]:
+def final_models(log: Log, method: Method, clients: list[ClientData]) -> dict[str, Weights]:
     """Return the model that each client uses at the end."""
     return {
         c.name: method.personal(
@@ -117,7 +117,7 @@ def final_models(log: Log, method: Method, clients: list[ClientData]) -> dict[st
     }
 
 
-def same(a: State, b: State) -> bool:
+def same(a: Weights, b: Weights) -> bool:
     """Return whether two states are equal to the bit."""
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
@@ -128,7 +128,7 @@ class TinyProblem(NamedTuple):
     new_model: Callable[[], DomainModel]
     clients: list[ClientData]
 
-    def source(self) -> State:
+    def source(self) -> Weights:
         """Return the weights that travel, as the source model has them."""
         return clone(self.new_model().feature_state())
 
@@ -136,6 +136,6 @@ class TinyProblem(NamedTuple):
         """Run all rounds of a method from the source model, with all clients or others."""
         return run(method, self.new_model(), clients or self.clients, **options)
 
-    def finals(self, method: Method, **options: Any) -> dict[str, State]:
+    def finals(self, method: Method, **options: Any) -> dict[str, Weights]:
         """Return the model that each client uses at the end of a run."""
         return final_models(self.run(method, **options), method, self.clients)

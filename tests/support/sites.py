@@ -12,7 +12,7 @@ from typing import Any
 from flwr.supercore.task_identity import TaskIdentity
 from PIL import Image
 
-from fedwca.core.params import State, clone
+from fedwca.core.params import Weights, clone
 from fedwca.data.augment import DIGITS, Transform
 from fedwca.data.images import ClientData
 from fedwca.data.site_images import SitePaths, load_site_images
@@ -181,7 +181,7 @@ def engine_for(
 def run_rounds(
     engine: Any,
     method: Method,
-    source: State,
+    source: Weights,
     log: RunLog,
     start: Checkpoint | None = None,
     every: int = 1,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.engines.codec import Payload, load_records, pack, save_records, unpack
 from fedwca.engines.flower.messages import Reply, Request
 from fedwca.methods.base import Record
@@ -48,7 +48,7 @@ def record_of(reply: Reply) -> Record:
     return unpack(reply.payload, {})[0]["reply"]
 
 
-def _part(record: Record, ending: str) -> tuple[State, str]:
+def _part(record: Record, ending: str) -> tuple[Weights, str]:
     """Return the model, and the name of its first tensor with this ending."""
     state = record.models["local"]
     return state, next(name for name in state if name.endswith(ending))

@@ -1,7 +1,7 @@
 """FedAMP's attentive message passing: how much each client's cloud model takes from others.
 
 Huang, Chu, Zhou, Wang, Liu, Pei, Zhang: Personalized Cross-Silo Federated Learning on Non-IID
-Data, AAAI 2021.
+Data, AAAI 2021, https://arxiv.org/abs/2007.03797
 """
 
 import torch

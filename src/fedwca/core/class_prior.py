@@ -1,4 +1,8 @@
-"""Class shares of unlabeled images, from a model's outputs."""
+"""Class shares of unlabeled images, from a model's outputs.
+
+Saerens, Latinne, Decaestecker: Adjusting the Outputs of a Classifier to New a Priori Probabilities:
+A Simple Procedure, Neural Computation 14(1), 2002, https://doi.org/10.1162/089976602753284446
+"""
 
 import torch
 from torch import Tensor
@@ -9,7 +13,7 @@ _STEPS = 100
 
 
 def estimate_class_prior(probabilities: Tensor, uniform: float) -> Tensor:
-    """Return estimated class shares [M] that sum to one, by EM (Saerens et al., 2002).
+    """Return estimated class shares [M] that sum to one, by EM.
 
     The model's outputs are taken as posteriors under equal class shares. Each step reweights them
     by the present estimate of the shares, and takes their mean as the next.

@@ -1,7 +1,9 @@
 """Parameter-free client clustering: the first partition of FINCH.
 
 Sarfraz, Sharma, Stiefelhagen: Efficient Parameter-free Clustering Using First Neighbor
-Relations, CVPR 2019. FedWCA uses the first adjacency and its connected components only.
+Relations, CVPR 2019, https://arxiv.org/abs/1902.11266
+
+FedWCA uses the first adjacency and its connected components only.
 """
 
 import torch

@@ -1,4 +1,17 @@
-"""Losses of local adaptation. Every one takes logits or tensors and returns a scalar."""
+"""Losses of local adaptation. Every one takes logits or tensors and returns a scalar.
+
+- information_maximization: Liang, Hu, Feng: Do We Really Need to Access the Source Data? Source
+  Hypothesis Transfer for Unsupervised Domain Adaptation, ICML 2020,
+  https://arxiv.org/abs/2002.08546
+- proximal: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous
+  Networks, MLSys 2020, https://arxiv.org/abs/1812.06127
+- prototype_contrast: Tan, Long, Ma, Liu, Zhou, Jiang: Federated Learning from Pre-Trained Models: A
+  Contrastive Learning Approach, NeurIPS 2022, https://arxiv.org/abs/2209.10083
+- consistency: Sohn et al.: FixMatch: Simplifying Semi-Supervised Learning with Consistency and
+  Confidence, NeurIPS 2020, https://arxiv.org/abs/2001.07685
+- distillation: Shenaj et al.: Learning Across Domains and Devices: Style-Driven Source-Free Domain
+  Adaptation in Clustered Federated Learning, WACV 2023, https://arxiv.org/abs/2210.02326
+"""
 
 import math
 from collections.abc import Sequence
@@ -35,7 +48,7 @@ def information_maximization(logits: Tensor, class_prior: Tensor | None = None) 
 
 
 def proximal(parameters: Sequence[Tensor], anchors: Sequence[Tensor]) -> Tensor:
-    """½‖w - w'‖², the squared distance of FedProx (Li et al., MLSys 2020) without its μ."""
+    """½‖w - w'‖², the squared distance of FedProx without its μ."""
     squares = [(p - a).square().sum() for p, a in zip(parameters, anchors, strict=True)]
     return 0.5 * torch.stack(squares).sum()
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 __all__ = [
     "State",
+    "Weights",
     "clone",
     "conv_layers",
     "copy_into",
@@ -20,10 +21,11 @@ __all__ = [
     "unflatten",
 ]
 
-State = dict[str, Tensor]
+Weights = dict[str, Tensor]
+State = Weights  # the former name
 
 
-def mix(states: Iterable[Mapping[str, Tensor]], weights: Sequence[float] | Tensor) -> State:
+def mix(states: Iterable[Mapping[str, Tensor]], weights: Sequence[float] | Tensor) -> Weights:
     """Σ_j weights_j · states_j, tensor by tensor.
 
     Sums in float64, so that a blend of equal models is the model. Integer buffers (BatchNorm's
@@ -31,7 +33,7 @@ def mix(states: Iterable[Mapping[str, Tensor]], weights: Sequence[float] | Tenso
     others. States are read one at a time, so that those of thousands of clients need not be in
     memory together.
     """
-    total: State = {}
+    total: Weights = {}
     dtypes: dict[str, torch.dtype] = {}
     for state, weight in zip_longest(states, weights):
         if state is None or weight is None:
@@ -66,7 +68,7 @@ def _zero(tensor: Tensor) -> Tensor:
     return torch.zeros_like(tensor, dtype=torch.float64)
 
 
-def clone(state: Mapping[str, Tensor]) -> State:
+def clone(state: Mapping[str, Tensor]) -> Weights:
     """Return an independent copy in main memory: stored or sent tensors are never on a GPU."""
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
 
@@ -111,7 +113,7 @@ def flatten(state: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
     return torch.cat([state[name].detach().to(torch.float64).flatten() for name in names])
 
 
-def unflatten(vector: Tensor, names: Sequence[str], template: Mapping[str, Tensor]) -> State:
+def unflatten(vector: Tensor, names: Sequence[str], template: Mapping[str, Tensor]) -> Weights:
     """The named tensors out of one vector, with the shapes and dtypes of the template's."""
     parts = vector.split([template[name].numel() for name in names])
     return {

@@ -1,4 +1,8 @@
-"""The Gaussian mechanism on a model's update: clip it, add noise."""
+"""The Gaussian mechanism on a model's update: clip it, add noise.
+
+McMahan, Ramage, Talwar, Zhang: Learning Differentially Private Recurrent Language Models,
+ICLR 2018, https://arxiv.org/abs/1710.06963
+"""
 
 import math
 from collections.abc import Callable, Mapping
@@ -7,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwca.core.params import State, flatten, unflatten
+from fedwca.core.params import Weights, flatten, unflatten
 
 __all__ = ["Draw", "clip_factor", "noised_update", "standard_normal"]
 
@@ -38,7 +42,7 @@ def noised_update(
     clip: float,
     noise_multiplier: float,
     draw: Draw,
-) -> State:
+) -> Weights:
     """reference + clip(local - reference) + N(0, (z·C)²), over all tensors as one vector.
 
     BatchNorm statistics depend on the data as weights do, so they are part of the vector. The

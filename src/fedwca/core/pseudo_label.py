@@ -1,7 +1,12 @@
 """Prototype pseudo-labels, their reconciliation between two models, and mixup partners.
 
-Liang, Hu, Feng: Do We Really Need to Access the Source Data? (SHOT), ICML 2020;
-FedWCA, section 4.3 and algorithm 2.
+Liang, Hu, Feng: Do We Really Need to Access the Source Data? Source Hypothesis Transfer for
+Unsupervised Domain Adaptation, ICML 2020, https://arxiv.org/abs/2002.08546
+
+FedWCA, section 4.3 and algorithm 2:
+Mori, Kihara, Miyagawa, Ebihara, Teranishi, Kashima: Federated Source-free Domain Adaptation for
+Classification: Weighted Cluster Aggregation for Unlabeled Data, WACV 2025,
+https://arxiv.org/abs/2412.13757
 """
 
 import math

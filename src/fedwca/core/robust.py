@@ -1,8 +1,10 @@
 """Means that a few dishonest clients cannot move far, by tensor, BatchNorm's buffers included.
 
 Median and trimmed mean: Yin, Chen, Ramchandran, Bartlett: Byzantine-Robust Distributed Learning:
-Towards Optimal Statistical Rates, ICML 2018. Clipping: Sun, Kairouz, Suresh, McMahan: Can You
-Really Backdoor Federated Learning?, 2019.
+Towards Optimal Statistical Rates, ICML 2018, https://arxiv.org/abs/1803.01498
+
+Clipping: Sun, Kairouz, Suresh, McMahan: Can You Really Backdoor Federated Learning?, 2019,
+https://arxiv.org/abs/1911.07963
 
 What holds for n states, m of them dishonest, whatever these are:
 
@@ -24,12 +26,12 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 
 __all__ = ["clipped_mean", "coordinate_median", "trimmed_mean"]
 
 
-def coordinate_median(states: Sequence[Mapping[str, Tensor]]) -> State:
+def coordinate_median(states: Sequence[Mapping[str, Tensor]]) -> Weights:
     """The median of every number; of an even number of states, the mean of the two in the middle.
 
     Every state has the same weight, since a dishonest client would claim a large one.
@@ -37,7 +39,7 @@ def coordinate_median(states: Sequence[Mapping[str, Tensor]]) -> State:
     return trimmed_mean(states, 0.5)
 
 
-def trimmed_mean(states: Sequence[Mapping[str, Tensor]], share: float) -> State:
+def trimmed_mean(states: Sequence[Mapping[str, Tensor]], share: float) -> Weights:
     """The mean of every number without its smallest and its largest values.
 
     Every state has the same weight, as in the median.
@@ -60,7 +62,7 @@ def clipped_mean(
     states: Sequence[Mapping[str, Tensor]],
     weights: Sequence[float],
     reference: Mapping[str, Tensor],
-) -> State:
+) -> Weights:
     """reference + Σ_j weights_j · update_j, where no update is longer than the median one.
 
     The length is taken tensor by tensor: BatchNorm's variances move by far more than weights do, so
@@ -86,11 +88,11 @@ def clipped_mean(
 
 def _by_tensor(
     states: Sequence[Mapping[str, Tensor]], combine: Callable[[str, Tensor], Tensor]
-) -> State:
+) -> Weights:
     """Combine the tensors of each name, stacked to [n, …] in float64, into one state."""
     if not states:
         raise ValueError("a mean needs at least one state")
-    combined: State = {}
+    combined: Weights = {}
     for name, first in states[0].items():
         if not first.is_floating_point():
             combined[name] = torch.stack([state[name] for state in states]).amin(dim=0)

@@ -1,7 +1,12 @@
 """Soft neighborhood density: how good a model looks from unlabeled data alone.
 
-Saito et al.: Tune it the Right Way: Unsupervised Validation of Domain Adaptation via Soft
-Neighborhood Density, ICCV 2021; FedWCA, appendix B.2.
+Saito, Kim, Teterwak, Sclaroff, Darrell, Saenko: Tune it the Right Way: Unsupervised Validation of
+Domain Adaptation via Soft Neighborhood Density, ICCV 2021, https://arxiv.org/abs/2108.10860
+
+FedWCA, appendix B.2:
+Mori, Kihara, Miyagawa, Ebihara, Teranishi, Kashima: Federated Source-free Domain Adaptation for
+Classification: Weighted Cluster Aggregation for Unlabeled Data, WACV 2025,
+https://arxiv.org/abs/2412.13757
 """
 
 import math

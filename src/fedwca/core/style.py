@@ -1,6 +1,10 @@
 """LADD's style of a client: the low-frequency amplitude of its images.
 
-Shenaj et al.: Learning Across Domains and Devices, WACV 2023. The server clusters clients by it.
+Shenaj, Fanì, Toldo, Caldarola, Tavera, Michieli, Ciccone, Zanuttigh, Caputo: Learning Across
+Domains and Devices: Style-Driven Source-Free Domain Adaptation in Clustered Federated Learning,
+WACV 2023, https://arxiv.org/abs/2210.02326
+
+The server clusters clients by it.
 """
 
 import torch

@@ -1,7 +1,12 @@
 """Weighted cluster aggregation: α, β, the benefits A and B, soft models and v_k.
 
-FedWCA, section 4.2 and appendix B.3. Every function works on numbers, none on models; all in
-float64, so that weights sum to one to the last digits.
+FedWCA, section 4.2 and appendix B.3:
+Mori, Kihara, Miyagawa, Ebihara, Teranishi, Kashima: Federated Source-free Domain Adaptation for
+Classification: Weighted Cluster Aggregation for Unlabeled Data, WACV 2025,
+https://arxiv.org/abs/2412.13757
+
+Every function works on numbers, none on models; all in float64, so that weights sum to one to the
+last digits.
 """
 
 from typing import Literal

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.methods.base import Adaptation, Client, Record
 
 __all__ = [
@@ -39,7 +39,7 @@ class Job(NamedTuple):
     """
 
     message: Record | None
-    offered: State | None
+    offered: Weights | None
     memory: Record
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from fedwca._support.errors import UserError
-from fedwca.core.params import State, is_finite
+from fedwca.core.params import Weights, is_finite
 from fedwca.data.images import ClientData
 from fedwca.engines.base import ClientResult, Evaluation, Job
 from fedwca.methods.base import Adaptation, Method, Record
@@ -82,7 +82,7 @@ class ClientRuntime:
         draw = draw_from_seed(self.seed, round, name) if self.seeded_noise else draw_from_system
         return privatize(adapted, message, self.privacy, draw)
 
-    def evaluate(self, name: str, weights: State, memory: Record) -> Evaluation:
+    def evaluate(self, name: str, weights: Weights, memory: Record) -> Evaluation:
         """Evaluate weights on the client's test images, or only their confidence without any."""
         client = self.clients[name]
         load(self.model, weights, client.train, self.method.training.batch_norm, memory)

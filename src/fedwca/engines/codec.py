@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedwca._support.files import write_atomically
 from fedwca._support.text import parse_json
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.methods.base import Record
 from fedwca.models.tensor_file import add_checksum, has_valid_checksum
 
@@ -83,7 +83,7 @@ def _decode(places: list[_Place], find: Callable[[_Place], Tensor]) -> dict[str,
     for place in places:
         record = records.setdefault(place.record, Record())
         if place.kind == "models":
-            models = cast(dict[str, State], record.models)
+            models = cast(dict[str, Weights], record.models)
             models.setdefault(place.name, {})[place.part] = find(place)
         elif place.kind == "values":
             record.values[place.name] = find(place)
@@ -174,7 +174,7 @@ def _open(path: Path) -> Iterator[Any]:
         raise ValueError(f"{path} is corrupt: {error}") from None
 
 
-class LazyModels(Mapping[str, State]):
+class LazyModels(Mapping[str, Weights]):
     """Models in files: each is read whenever it is used, and not kept in memory.
 
     Attributes:
@@ -184,7 +184,7 @@ class LazyModels(Mapping[str, State]):
     def __init__(self, files: Mapping[str, tuple[Path, str]]) -> None:
         self.files = dict(files)
 
-    def __getitem__(self, name: str) -> State:
+    def __getitem__(self, name: str) -> Weights:
         path, inner_name = self.files[name]
         (record,) = load_records(path).values()
         return record.models[inner_name]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.engines.codec import Payload, WireError
 from fedwca.methods.base import Model, Numbers, Record, Schema
 
@@ -17,7 +17,7 @@ _MOST_STEPS = 2**40  # limit of BatchNorm's counters
 
 
 def check_message(
-    message: Record, sends: Schema, template: State, sizes: Mapping[str, int]
+    message: Record, sends: Schema, template: Weights, sizes: Mapping[str, int]
 ) -> None:
     """Refuse a message that holds anything but what its method may send.
 
@@ -31,7 +31,9 @@ def check_message(
         _check(name, content, next(kinds, None), template, sizes)
 
 
-def check_reply(reply: Record, replies: Schema, template: State, sizes: Mapping[str, int]) -> None:
+def check_reply(
+    reply: Record, replies: Schema, template: Weights, sizes: Mapping[str, int]
+) -> None:
     """Refuse a reply that does not hold exactly what the method declares."""
     for name, content in _contents(reply):
         _check(name, content, replies.get(name), template, sizes)
@@ -40,7 +42,7 @@ def check_reply(reply: Record, replies: Schema, template: State, sizes: Mapping[
 
 
 def check_size(
-    payload: Payload, replies: Schema, template: State, sizes: Mapping[str, int]
+    payload: Payload, replies: Schema, template: Weights, sizes: Mapping[str, int]
 ) -> None:
     """Refuse a payload larger than any valid reply, before it is parsed."""
     model_bytes = sum(t.numel() * t.element_size() for t in template.values())
@@ -56,7 +58,7 @@ def check_size(
     _check_limits(payload, content, tensors)
 
 
-def check_step_size(payload: Payload, secrets: int, template: State) -> None:
+def check_step_size(payload: Payload, secrets: int, template: Weights) -> None:
     """Refuse a step of a secure sum with more than the secrets and one masked model.
 
     The template is empty for a step without a model; combining shares takes time in their length.
@@ -78,15 +80,15 @@ def _check_limits(payload: Payload, content: int, tensors: int) -> None:
         raise WireError(f"the payload names more than the {tensors:,} expected tensors")
 
 
-def _contents(record: Record) -> list[tuple[str, State | Tensor]]:
+def _contents(record: Record) -> list[tuple[str, Weights | Tensor]]:
     return [*record.models.items(), *record.values.items()]
 
 
 def _check(
     name: str,
-    content: State | Tensor,
+    content: Weights | Tensor,
     declared: Model | Numbers | None,
-    template: State,
+    template: Weights,
     sizes: Mapping[str, int],
 ) -> None:
     if isinstance(declared, Model) and not isinstance(content, Tensor):
@@ -98,7 +100,7 @@ def _check(
         raise WireError(f"the {what} {name!r} is not declared")
 
 
-def check_state(name: str, state: State, template: State) -> None:
+def check_state(name: str, state: Weights, template: Weights) -> None:
     """Refuse weights that are not finite, or whose names, shapes or dtypes are not the template's.
 
     BatchNorm's variances and counters must not be negative: a negative variance becomes NaN.

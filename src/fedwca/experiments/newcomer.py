@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedwca._support.errors import UserError
-from fedwca.core.params import State, clone, mix
+from fedwca.core.params import Weights, clone, mix
 from fedwca.data.site_images import SitePaths, load_site_images
 from fedwca.engines.base import Evaluation
 from fedwca.engines.client_runtime import ClientRuntime
@@ -114,7 +114,7 @@ def _describe_adaptation(
 
 def _server_models(
     method: Method, state: Record, client: Client, v: list[float] | None
-) -> dict[str, State]:
+) -> dict[str, Weights]:
     """Return the models that the server has for the site, by name."""
     name = "server" if cluster_of(state, client) is None else "cluster"
     models = {name: method.offered(state, client)}

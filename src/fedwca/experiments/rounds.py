@@ -11,7 +11,7 @@ import torch
 
 from fedwca._support.errors import UserError
 from fedwca._support.files import add_checksum
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.engines.base import Engine, Evaluation, Exchange, Job, Refusals, merge_refusals
 from fedwca.engines.client_runtime import seed_generator
 from fedwca.experiments.experiment import Experiment
@@ -48,7 +48,7 @@ class NoProgress:
 
 
 def federate_into(
-    folder: RunFolder, experiment: Experiment, source: State, engine: Engine, progress: Progress
+    folder: RunFolder, experiment: Experiment, source: Weights, engine: Engine, progress: Progress
 ) -> None:
     """Run the remaining rounds, with results and checkpoints in the run folder.
 
@@ -102,7 +102,7 @@ def _has_one_cluster(line: Line) -> bool:
     return len(set(clusters)) == 1 < len(clusters)
 
 
-def _load_start(folder: RunFolder, method: Method, source: State) -> Checkpoint:
+def _load_start(folder: RunFolder, method: Method, source: Weights) -> Checkpoint:
     """Return the checkpoint to resume from, and remove everything later from the run folder."""
     saved = folder.load_checkpoint()
     if saved is None and folder.lines():

@@ -16,7 +16,7 @@ from PIL import Image
 from fedwca._support.errors import UserError
 from fedwca._support.files import file_digest, remove_stale_files
 from fedwca._support.machine import count_cores
-from fedwca.core.params import State, clone
+from fedwca.core.params import Weights, clone
 from fedwca.data import (
     Benchmark,
     ClientData,
@@ -66,7 +66,7 @@ class PreparedRun(NamedTuple):
     benchmark: Benchmark
     clients: list[ClientData]
     model: DomainModel
-    source: State
+    source: Weights
     guarantee: Guarantee | None
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from fedwca.core.params import State, mix
+from fedwca.core.params import Weights, mix
 from fedwca.core.robust import clipped_mean, coordinate_median, trimmed_mean
 from fedwca.methods.record import Record
 
@@ -15,8 +15,8 @@ _TRIMMED = 0.2  # at either end: excludes one dishonest client of three to five,
 
 
 def merge_models(
-    replies: Sequence[Record], weighting: Weighting, aggregation: Aggregation, before: State
-) -> State:
+    replies: Sequence[Record], weighting: Weighting, aggregation: Aggregation, before: Weights
+) -> Weights:
     """Merge the replies' models "local"; return `before` if there is no reply.
 
     All aggregations but "mean" hold every model in memory at once.

@@ -14,12 +14,9 @@ from typing import ClassVar
 import torch
 from pydantic.dataclasses import dataclass
 
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.record import (
-    COUNT,
-    MODEL,
-    SAMPLES,
     Adaptation,
     Client,
     Health,
@@ -28,31 +25,45 @@ from fedwca.methods.record import (
     Record,
     Schema,
     round_of,
-    shares,
 )
 from fedwca.methods.training import Training
 from fedwca.models import DomainModel
 
+# Beside the contract, what its callers need to use it; methods import records from where they are.
 __all__ = [
     "Adaptation",
-    "COUNT",
     "Client",
     "Health",
-    "MODEL",
     "Method",
     "Model",
     "Numbers",
     "Record",
-    "SAMPLES",
     "Schema",
     "round_of",
-    "shares",
 ]
 
 
 @dataclass(frozen=True)
 class Method(ABC):
     """A federated method: a frozen dataclass of documented hyper-parameters.
+
+    The shortest useful one, the mean of all clients' models::
+
+        @dataclass(frozen=True)
+        class Mean(Method):
+            fixed_labels: bool = True
+            sends: ClassVar[Schema] = {"source": MODEL, "round": COUNT}
+
+            def send(self, state, client): return state
+            def replies(self, message): return {"local": MODEL}
+            def adapt(self, model, images, message, memory, rng):
+                load(model, message.models["source"], images, self.training.batch_norm)
+                local, losses = train_shot(self, model, images, message, rng)
+                return Adaptation(Record({"local": local}), memory, losses)
+            def aggregate(self, state, replies):
+                model = merge_models([*replies.values()], "plain", "mean", state.models["source"])
+                return Record({"source": model}, {"round": state.values["round"] + 1})
+            def offered(self, state, client): return state.models["source"]
 
     Attributes:
         training: how clients train.
@@ -73,7 +84,7 @@ class Method(ABC):
 
     # --- server ---------------------------------------------------------------------------------
 
-    def init(self, source: State) -> Record:
+    def init(self, source: Weights) -> Record:
         """Return the first state; by default the source model's feature extractor, and round 0."""
         return Record(models={"source": source}, values={"round": torch.tensor(0)})
 
@@ -94,7 +105,7 @@ class Method(ABC):
         """
 
     @abstractmethod
-    def offered(self, state: Record, client: Client) -> State:
+    def offered(self, state: Record, client: Client) -> Weights:
         """Return the weights that the server has for the client to use."""
 
     def describe(self, state: Record) -> Health:
@@ -114,7 +125,7 @@ class Method(ABC):
     ) -> Adaptation:
         """Adapt on unlabeled images; `model` holds the frozen classifier."""
 
-    def personal(self, offered: State, memory: Record) -> State:
+    def personal(self, offered: Weights, memory: Record) -> Weights:
         """Return the weights that the client uses, from those offered and its memory."""
         return offered
 

@@ -5,8 +5,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 
-from fedwca.core.params import State
-from fedwca.methods.base import Client, Record
+from fedwca.core.params import Weights
+from fedwca.methods.record import Client, Record
 
 __all__ = [
     "AssignsNewcomers",
@@ -41,7 +41,7 @@ class SupportsSums(Protocol):
         """Return the settings to change before means suffice; empty if they do already."""
         ...
 
-    def visible_weights(self, message: Record, weights: State) -> list[str]:
+    def visible_weights(self, message: Record, weights: Weights) -> list[str]:
         """Return which weights of the reply's model the server must see of each client."""
         ...
 
@@ -73,7 +73,7 @@ class Discloses(Protocol):
         ...
 
 
-def replace_by_mean(reply: Record, mean: State, group: int) -> Record:
+def replace_by_mean(reply: Record, mean: Weights, group: int) -> Record:
     """Return the reply with its group's mean as its model; integer buffers stay its own."""
     integers = {n: t for n, t in reply.models[LOCAL].items() if not t.is_floating_point()}
     return Record({LOCAL: {**mean, **integers}}, {**reply.values, _GROUP: torch.tensor(group)})

@@ -13,12 +13,23 @@ from torch import Tensor
 
 from fedwca._support.errors import UserError
 from fedwca.core.finch import first_neighbor_clusters, nearest_row
-from fedwca.core.params import State, conv_layers, flatten, is_batch_norm_statistic
+from fedwca.core.params import Weights, conv_layers, flatten, is_batch_norm_statistic
 from fedwca.core.style import amplitude_style, style_clusters
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.aggregation import Aggregation, Weighting, merge_models, weight_of
-from fedwca.methods.base import MODEL, SAMPLES, Client, Health, Method, Numbers, Record, Schema
+from fedwca.methods.base import Method
 from fedwca.methods.capabilities import LOCAL, GroupMember, group_of
+from fedwca.methods.record import (
+    MODEL,
+    SAMPLES,
+    Client,
+    Health,
+    Numbers,
+    Record,
+    Schema,
+    by_client,
+    log_by_client,
+)
 
 __all__ = [
     "Clustered",
@@ -80,16 +91,12 @@ class Clustered(Method):
         clusters = index_models("cluster", self._merge_clusters(state, values, replies))
         return Record({**state.models, **clusters}, values)
 
-    def offered(self, state: Record, client: Client) -> State:
+    def offered(self, state: Record, client: Client) -> Weights:
         return cluster_model(state, client)
 
     def describe(self, state: Record) -> Health:
         """Return each client's cluster, and the weights v_k of its last f_init if it has any."""
-        return {
-            name: value.tolist()
-            for name, value in state.values.items()
-            if name.startswith(("cluster_of/", "v/"))
-        }
+        return log_by_client(state, "cluster_of", "v")
 
     def _assign_clusters(
         self, state: Record, replies: Mapping[Client, Record]
@@ -112,12 +119,12 @@ class Clustered(Method):
 
     def _merge_clusters(
         self, state: Record, values: Mapping[str, Tensor], replies: Mapping[Client, Record]
-    ) -> list[State]:
+    ) -> list[Weights]:
         """Return every f_c, merged from its clients' replies; unchanged if there is none."""
-        count = 1 + max(int(v) for name, v in values.items() if name.startswith("cluster_of/"))
-        members: list[list[Record]] = [[] for _ in range(count)]
+        own = {name: int(cluster) for name, cluster in by_client(values, "cluster_of").items()}
+        members: list[list[Record]] = [[] for _ in range(1 + max(own.values()))]
         for client, reply in replies.items():
-            members[int(values[f"cluster_of/{client.name}"])].append(reply)
+            members[own[client.name]].append(reply)
         source = state.models["source"]
         return [
             merge_models(
@@ -149,6 +156,7 @@ class Clustered(Method):
         return Record(state.models, {**state.values, **assigned})
 
     def disclosures(self) -> dict[str, str | None]:
+        """Name the style and the number of images, where they are sent."""
         disclosed: dict[str, str | None] = {}
         if self.clustering == "style":
             disclosed["style"] = 'method.clustering = "finch"'
@@ -157,6 +165,7 @@ class Clustered(Method):
         return disclosed
 
     def settings_for_sums(self) -> list[str]:
+        """Ask for the mean, and for clusters that a single layer decides."""
         settings = []
         if self.aggregation != "mean":
             settings.append('method.aggregation = "mean"')
@@ -166,7 +175,7 @@ class Clustered(Method):
             settings.append('method.clustering = "finch"')
         return settings
 
-    def visible_weights(self, message: Record, weights: State) -> list[str]:
+    def visible_weights(self, message: Record, weights: Weights) -> list[str]:
         """Show the layer that finch compares, of clients that have no cluster yet."""
         if "source" not in message.models:
             return []
@@ -175,6 +184,7 @@ class Clustered(Method):
     def assign_groups(
         self, state: Record, replies: Mapping[Client, Record]
     ) -> dict[Client, GroupMember]:
+        """Make each cluster a group."""
         values = {**state.values, **self._assign_clusters(state, replies)}
         return {
             client: GroupMember(
@@ -193,19 +203,19 @@ def cluster_of(state: Record, client: Client) -> int | None:
     return None if value is None else int(value)
 
 
-def cluster_model(state: Record, client: Client) -> State:
+def cluster_model(state: Record, client: Client) -> Weights:
     """Return the model of the client's cluster; the source model while it has none."""
     own = cluster_of(state, client)
     return state.models["source" if own is None else f"cluster/{own}"]
 
 
-def models_of(record: Record, kind: str) -> list[State]:
+def models_of(record: Record, kind: str) -> list[Weights]:
     """Return the models "KIND/0", "KIND/1", … of a record."""
     count = sum(name.startswith(f"{kind}/") for name in record.models)
     return [record.models[f"{kind}/{c}"] for c in range(count)]
 
 
-def index_models(kind: str, models: Sequence[State]) -> dict[str, State]:
+def index_models(kind: str, models: Sequence[Weights]) -> dict[str, Weights]:
     """Name models "KIND/0", "KIND/1", …"""
     return {f"{kind}/{c}": model for c, model in enumerate(models)}
 
@@ -235,7 +245,7 @@ def cluster_clients(
     return {client.name: int(label) for client, label in zip(clients, labels, strict=True)}
 
 
-def nearest_cluster(local: State, clusters: Sequence[State], layer: Layer) -> int:
+def nearest_cluster(local: Weights, clusters: Sequence[Weights], layer: Layer) -> int:
     """Return the cluster whose model is nearest, by the weights that finch compares."""
     rows = torch.stack([_vector(model, layer) for model in clusters])
     return nearest_row(_vector(local, layer), rows)
@@ -271,11 +281,11 @@ def _next_clusters(state: Record, replies: Mapping[Client, Record]) -> dict[str,
     return {name: count + place for place, name in enumerate(new)}
 
 
-def _vector(state: State, layer: Layer) -> Tensor:
+def _vector(state: Weights, layer: Layer) -> Tensor:
     return flatten(state, _compared_weights(state, layer))
 
 
-def _compared_weights(state: State, layer: Layer) -> list[str]:
+def _compared_weights(state: Weights, layer: Layer) -> list[str]:
     """Return the names of the weights that finch compares."""
     if layer == "all":
         return [

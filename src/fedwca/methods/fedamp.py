@@ -1,8 +1,10 @@
 """FedAMP: personal models, each pulled towards a mean of the models that resemble it.
 
-Huang et al.: Personalized Cross-Silo Federated Learning on Non-IID Data, AAAI 2021, on SHOT with
-labels fixed for the round ("FedAMP+" in the FedWCA paper). Choices where papers are silent, or
-where a common implementation is wrong:
+Huang, Chu, Zhou, Wang, Liu, Pei, Zhang: Personalized Cross-Silo Federated Learning on Non-IID
+Data, AAAI 2021, https://arxiv.org/abs/2007.03797
+
+On SHOT with labels fixed for the round ("FedAMP+" in the FedWCA paper). Choices where papers are
+silent, or where a common implementation is wrong:
 
 - The proximal term has a gradient. (Built from detached values it has none, and FedAMP is Local.)
 - A client starts each round from its own model, not from the cloud model, and BatchNorm
@@ -21,21 +23,22 @@ from torch import Tensor
 
 from fedwca.core.attention import attentive_weights, median_distance
 from fedwca.core.losses import proximal
-from fedwca.core.params import State, flatten, is_batch_norm_statistic, mix
+from fedwca.core.params import Weights, flatten, is_batch_norm_statistic, mix
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import (
+from fedwca.methods.base import Method
+from fedwca.methods.bounds import LossWeight, Share
+from fedwca.methods.inference import device_of, load, remember_statistics
+from fedwca.methods.record import (
     COUNT,
     MODEL,
     Adaptation,
     Client,
     Health,
-    Method,
     Record,
     Schema,
-    round_of,
+    by_client,
+    log_by_client,
 )
-from fedwca.methods.bounds import LossWeight, Share
-from fedwca.methods.inference import device_of, load, remember_statistics
 from fedwca.methods.shot import train_shot
 from fedwca.methods.training import Losses, Objective, Step, shot_loss
 from fedwca.models import DomainModel
@@ -66,33 +69,33 @@ class FedAMP(Method):
         attention = state.values.get(f"attention/{client.name}")
         if attention is None:  # its first round
             return Record({"source": state.models["source"]}, values)
-        models = [state.models[name] for name in _local_names(state.models)]
-        return Record({"cloud": mix(models, attention)}, values)
+        local = by_client(state.models, "local")
+        return Record({"cloud": mix(local.values(), attention)}, values)
 
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
-        local = {f"local/{client.name}": reply.models["local"] for client, reply in replies.items()}
-        models = {**state.models, **local}
+        arrived = {f"local/{c.name}": reply.models["local"] for c, reply in replies.items()}
+        models = {**state.models, **arrived}
         values = {"round": state.values["round"] + 1}
-        names = _local_names(models)
-        if not names:
+        local = by_client(models, "local")
+        if not local:
             return Record(models, values)
-        distances = squared_distances([models[name] for name in names])
+        distances = squared_distances(list(local.values()))
         sigma = state.values.get("sigma")
         if sigma is None:
             sigma = torch.tensor(median_distance(distances), dtype=torch.float64)
         if bool(distances.any()):  # a single client has no distance to set σ by
             values["sigma"] = sigma
         weights = attentive_weights(distances, float(sigma), self.attraction)
-        for name, row in zip(names, weights, strict=True):
-            values[f"attention/{name.removeprefix('local/')}"] = row
+        for name, row in zip(local, weights, strict=True):
+            values[f"attention/{name}"] = row
         return Record(models, values)
 
-    def offered(self, state: Record, client: Client) -> State:
+    def offered(self, state: Record, client: Client) -> Weights:
         return state.models["source"]
 
     def describe(self, state: Record) -> Health:
         """Return each client's attention: the weights of all clients in its cloud model."""
-        return {n: v.tolist() for n, v in state.values.items() if n.startswith("attention/")}
+        return log_by_client(state, "attention")
 
     # --- client ---------------------------------------------------------------------------------
 
@@ -108,21 +111,12 @@ class FedAMP(Method):
         # A client that lost its memory starts from the cloud model.
         start = memory.models.get("own") or message.models.get("source") or message.models["cloud"]
         load(model, start, images, self.training.batch_norm, memory)
-        own, losses = train_shot(
-            model,
-            images,
-            self.training,
-            rng,
-            round=round_of(message),
-            fixed_labels=self.fixed_labels,
-            objective=self._objective(model, cloud),
-        )
+        objective = self._objective(model, cloud) if cloud else None
+        own, losses = train_shot(self, model, images, message, rng, objective)
         statistics = remember_statistics(own, self.training.batch_norm).models
         return Adaptation(Record({"local": own}), Record({"own": own, **statistics}), losses)
 
-    def _objective(self, model: DomainModel, cloud: State | None) -> Objective:
-        if cloud is None:
-            return Objective(lambda step: shot_loss(step, self.training))
+    def _objective(self, model: DomainModel, cloud: Weights) -> Objective:
         trained = {n: p for n, p in model.named_parameters() if not n.startswith("classifier.")}
         device = device_of(model)
         anchors = [cloud[name].to(device) for name in trained]
@@ -133,19 +127,17 @@ class FedAMP(Method):
 
         return Objective(loss)
 
-    def personal(self, offered: State, memory: Record) -> State:
+    def personal(self, offered: Weights, memory: Record) -> Weights:
         return memory.models.get("own") or offered
+
+    # --- both -----------------------------------------------------------------------------------
 
     def replies(self, message: Record) -> Schema:
         return {"local": MODEL}
 
 
-def squared_distances(models: list[State]) -> Tensor:
+def squared_distances(models: list[Weights]) -> Tensor:
     """Return [K, K] squared distances between models, without BatchNorm statistics."""
     names = [name for name in models[0] if not is_batch_norm_statistic(name)]
     rows = torch.stack([flatten(model, names) for model in models])
     return torch.stack([(rows - row).square().sum(dim=1) for row in rows])
-
-
-def _local_names(models: Mapping[str, State]) -> list[str]:
-    return [name for name in models if name.startswith("local/")]

@@ -1,8 +1,9 @@
 """FedPCL+PL: only class prototypes travel; clients learn a projection by contrast with them.
 
 Tan, Long, Ma, Liu, Zhou, Jiang: Federated Learning from Pre-Trained Models: A Contrastive Learning
-Approach, NeurIPS 2022, on pseudo-labels as in the FedWCA paper. Choices where papers are
-silent:
+Approach, NeurIPS 2022, https://arxiv.org/abs/2209.10083
+
+On pseudo-labels, as in the FedWCA paper. Choices where papers are silent:
 
 - The source model's backbone stays frozen, statistics too; the bottleneck is the projection that
   trains; its features are scaled to unit length.
@@ -26,21 +27,23 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedwca.core.losses import prototype_contrast
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import (
+from fedwca.methods.base import Method
+from fedwca.methods.bounds import Temperature
+from fedwca.methods.inference import device_of, evaluate, load, remember_statistics
+from fedwca.methods.record import (
     COUNT,
     MODEL,
     Adaptation,
     Client,
-    Method,
     Numbers,
     Record,
     Schema,
+    by_client,
+    collect_values,
     round_of,
 )
-from fedwca.methods.bounds import Temperature
-from fedwca.methods.inference import device_of, evaluate, load, remember_statistics
 from fedwca.methods.shot import label_by_prototypes
 from fedwca.methods.training import Losses, Objective, Step, Targets, train
 from fedwca.models import DomainModel
@@ -67,14 +70,26 @@ class FedPCL(Method):
         "present": Numbers(torch.bool, ("K", "M")),
     }
 
+    # --- server ---------------------------------------------------------------------------------
+
     def send(self, state: Record, client: Client) -> Record:
         values = {"round": state.values["round"]}
-        known = _clients(state)
-        if known:
-            for name in ("prototypes", "present"):
-                values[name] = torch.stack([state.values[f"{name}/{client}"] for client in known])
-        models = {} if client.name in known else {"source": state.models["source"]}
+        for name in ("prototypes", "present"):
+            if known := by_client(state.values, name):
+                values[name] = torch.stack(list(known.values()))
+        begun = f"present/{client.name}" in state.values
+        models = {} if begun else {"source": state.models["source"]}
         return Record(models, values)
+
+    def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
+        prototypes = collect_values(replies, "prototypes", "present")
+        values = {**state.values, **prototypes, "round": state.values["round"] + 1}
+        return Record(state.models, values)
+
+    def offered(self, state: Record, client: Client) -> Weights:
+        return state.models["source"]
+
+    # --- client ---------------------------------------------------------------------------------
 
     def adapt(
         self,
@@ -126,32 +141,21 @@ class FedPCL(Method):
 
         return Objective(loss)
 
+    def personal(self, offered: Weights, memory: Record) -> Weights:
+        return memory.models.get("own") or offered
+
+    # --- both -----------------------------------------------------------------------------------
+
     def replies(self, message: Record) -> Schema:
         # Means of unit vectors, so no number is above 1.
         prototypes = Numbers(torch.float32, ("M", "q"), least=-1.001, most=1.001)
         return {"prototypes": prototypes, "present": Numbers(torch.bool, ("M",))}
 
+    # --- capabilities ---------------------------------------------------------------------------
+
     def disclosures(self) -> dict[str, str | None]:
+        """Name the prototypes, which are means of images' features."""
         return {"prototypes": None}
-
-    def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
-        prototypes = {
-            f"{name}/{client.name}": reply.values[name]
-            for client, reply in replies.items()
-            for name in ("prototypes", "present")
-        }
-        values = {**state.values, **prototypes, "round": state.values["round"] + 1}
-        return Record(state.models, values)
-
-    def offered(self, state: Record, client: Client) -> State:
-        return state.models["source"]
-
-    def personal(self, offered: State, memory: Record) -> State:
-        return memory.models.get("own") or offered
-
-
-def _clients(state: Record) -> list[str]:
-    return [n.removeprefix("present/") for n in state.values if n.startswith("present/")]
 
 
 def class_means(features: Tensor, targets: Targets, classes: int) -> tuple[Tensor, Tensor]:

@@ -1,8 +1,10 @@
 """FedProx: FedAvg whose clients stay near the global model.
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks,
-MLSys 2020, on SHOT with labels fixed for the round ("FedProx+" in the FedWCA paper). That paper
-gives no μ; its column lies within 0.2 points of FedAvg on PACS, so μ is small here: 0.01.
+MLSys 2020, https://arxiv.org/abs/1812.06127
+
+On SHOT with labels fixed for the round ("FedProx+" in the FedWCA paper). That paper gives no μ; its
+column lies within 0.2 points of FedAvg on PACS, so μ is small here: 0.01.
 """
 
 import torch
@@ -35,7 +37,7 @@ class FedProx(FedAvg):
         anchors = [parameter.detach().clone() for parameter in trained]
 
         def loss(step: Step) -> Losses:
-            term = proximal(trained, anchors)
+            term = proximal(trained, anchors)  # includes the ½
             return {**shot_loss(step, self.training), "proximal": (self.mu, term)}
 
         return Objective(loss)

@@ -1,9 +1,11 @@
 """FedSCAl: FedAvg of SHOT whose clients agree with themselves and with the server.
 
 Yashwanth, Koti, Singh, Marjit, Chakraborty: FedSCAl: Leveraging Server and Client Alignment for
-Unsupervised Federated Source-Free Domain Adaptation, WACV 2026. To the local loss come two
-cross-entropies of a strongly augmented view: with the client model's own label of the plain view,
-and with the server model's, each only where that model is confident. Choices:
+Unsupervised Federated Source-Free Domain Adaptation, WACV 2026, https://arxiv.org/abs/2512.06738
+
+To the local loss come two cross-entropies of a strongly augmented view: with the client model's own
+label of the plain view, and with the server model's, each only where that model is confident.
+Choices:
 
 - λ = 3 for the client's side and 0.3 for the server's, the settings that the authors publish.
 - The threshold adapts to how a client's predictions are spread: 0.8 + Pearson's skewness of their
@@ -49,7 +51,7 @@ class FedSCAl(FedAvg):
 
     def objective(
         self, model: DomainModel, images: UnlabeledImages, rng: torch.Generator
-    ) -> Objective:
+    ) -> Objective | None:
         if self.client_weight == self.server_weight == 0:
             return super().objective(model, images, rng)
         server = evaluate(model, images).probabilities

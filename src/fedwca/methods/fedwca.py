@@ -1,7 +1,8 @@
 """FedWCA: federated source-free domain adaptation by weighted cluster aggregation.
 
 Mori, Kihara, Miyagawa, Ebihara, Teranishi, Kashima: Federated Source-free Domain Adaptation for
-Classification: Weighted Cluster Aggregation for Unlabeled Data, WACV 2025.
+Classification: Weighted Cluster Aggregation for Unlabeled Data, WACV 2025,
+https://arxiv.org/abs/2412.13757
 
 The names are the paper's: client k of cluster c_k; cluster models f_c and soft models f̃_c; α_k and
 β_k, by which a client blends them into f_init; A and B, their means over clusters; v_k, the weights
@@ -12,14 +13,14 @@ weights of the cluster models in the soft models.
 """
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import PositiveInt, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from fedwca.core.params import State, mix
+from fedwca.core.params import Weights, mix
 from fedwca.core.pseudo_label import (
     LabelRule,
     PrototypeFeatures,
@@ -39,7 +40,10 @@ from fedwca.core.weights import (
     softmax_weights,
 )
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import (
+from fedwca.methods.bounds import Share, Temperature
+from fedwca.methods.clustered import Clustered, client_style, cluster_of, index_models, models_of
+from fedwca.methods.inference import Outputs, evaluate, load, remember_statistics
+from fedwca.methods.record import (
     COUNT,
     MODEL,
     Adaptation,
@@ -47,31 +51,17 @@ from fedwca.methods.base import (
     Health,
     Record,
     Schema,
+    by_client,
+    collect_values,
     round_of,
     shares,
 )
-from fedwca.methods.bounds import Share, Temperature
-from fedwca.methods.clustered import (
-    Clustered,
-    client_style,
-    cluster_of,
-    index_models,
-    models_of,
-)
-from fedwca.methods.inference import Outputs, evaluate, load, remember_statistics
 from fedwca.methods.training import Targets, train
 from fedwca.models import DomainModel
 
 __all__ = ["FedWCA"]
 
 ClusterWeights = Literal["wca", "local", "one_hot", "equal", "one_equal", "one_equal_adaptive"]
-
-
-class ScoredWeights(NamedTuple):
-    """Weights of models, α_k or β_k, and the scores that they come from."""
-
-    weights: Tensor
-    scores: Tensor
 
 
 @dataclass(frozen=True)
@@ -162,11 +152,7 @@ class FedWCA(Clustered):
         clustered = super().aggregate(state, replies)
         if not replies:
             return clustered
-        values = {**clustered.values}
-        for client, reply in replies.items():
-            for name in ("alpha", "beta"):
-                if name in reply.values:
-                    values[f"{name}/{client.name}"] = reply.values[name]
+        values = {**clustered.values, **collect_values(replies, "alpha", "beta")}
         values.update(self._model_weights_by_client(state, values, replies))
         if self.cluster_weights != "wca":
             return Record(clustered.models, values)
@@ -225,17 +211,16 @@ class FedWCA(Clustered):
 
         An α_k that was found among fewer clusters does not count.
         """
-        names = [
-            name.removeprefix("alpha/")
-            for name, alpha in values.items()
-            if name.startswith("alpha/") and len(alpha) == C
-        ]
-        if not names:  # after round 0 f̃_c = f_c
+        alpha = {
+            k: alpha_k for k, alpha_k in by_client(values, "alpha").items() if len(alpha_k) == C
+        }
+        if not alpha:  # after round 0 f̃_c = f_c
             return torch.eye(C, dtype=torch.float64)
+        beta, cluster = by_client(values, "beta"), by_client(values, "cluster_of")
         A, B = benefit(
-            torch.stack([values[f"alpha/{name}"] for name in names]),
-            torch.stack([values[f"beta/{name}"] for name in names]),
-            torch.stack([values[f"cluster_of/{name}"] for name in names]),
+            torch.stack([alpha[k] for k in alpha]),
+            torch.stack([beta[k] for k in alpha]),
+            torch.stack([cluster[k] for k in alpha]),
         )
         return soft_mixture(A, B, self.benefit_normalisation)
 
@@ -249,36 +234,33 @@ class FedWCA(Clustered):
         memory: Record,
         rng: torch.Generator,
     ) -> Adaptation:
-        batch_norm = self.training.batch_norm
+        training = self.training
 
-        def run(weights: State) -> Outputs:
-            load(model, weights, images, batch_norm, memory)
+        def run(weights: Weights) -> Outputs:
+            load(model, weights, images, training.batch_norm, memory)
             return evaluate(model, images)
+
+        def label() -> Targets:
+            targets, facts = self._label(evaluate(model, images), own_labels, rng)
+            health.update(facts)
+            return targets
 
         values = {"samples": torch.tensor(len(images))}
         health: Health = {}
-        f_init = message.models.get("source") or message.models["cluster"]
         own_labels = None
         if "init" in message.models or models_of(message, "soft"):
             own_outputs = run(message.models["cluster"])
-            f_init, scored = self._blend(model, message, own_outputs, run)
-            for name, (weights, scores) in scored.items():
-                values[name] = weights
-                health[name], health[f"{name}_scores"] = weights.tolist(), scores.tolist()
+            f_init, found, health = self._blend(model, message, own_outputs, run)
+            values.update(found)
             own_labels = self._label_by_prototypes(own_outputs) if self.two_models else None
-        elif self.sends_style(message):
-            values["style"] = client_style(images, rng)
-        load(model, f_init, images, batch_norm, memory)
-        f_k, losses = train(
-            model,
-            images,
-            lambda: self._label(evaluate(model, images), own_labels, rng, health),
-            self.training,
-            rng,
-            round=round_of(message),
-            fixed_labels=self.fixed_labels,
-        )
-        memory = remember_statistics(f_k, batch_norm)
+        else:  # r = 0, a newcomer, or "one_hot"
+            f_init = message.models.get("source") or message.models["cluster"]
+            if self.sends_style(message):
+                values["style"] = client_style(images, rng)
+        load(model, f_init, images, training.batch_norm, memory)
+        r, fixed = round_of(message), self.fixed_labels
+        f_k, losses = train(model, images, label, training, rng, round=r, fixed_labels=fixed)
+        memory = remember_statistics(f_k, training.batch_norm)
         return Adaptation(Record({"local": f_k}, values), memory, {**health, **losses})
 
     def _blend(
@@ -286,13 +268,18 @@ class FedWCA(Clustered):
         model: DomainModel,
         message: Record,
         own_outputs: Outputs,
-        run: Callable[[State], Outputs],
-    ) -> tuple[State, dict[str, ScoredWeights]]:
-        """Return f_init, and α_k and β_k if the client finds them."""
+        run: Callable[[Weights], Outputs],
+    ) -> tuple[Weights, dict[str, Tensor], Health]:
+        """Blend f_init = β_0·f_{c_k} + β_1·f̄ with f̄ = Σ_c α_c·f̃_c, unless the server did.
+
+        Returns:
+            f_init; α_k and β_k, as far as they were found here; numbers for the log.
+        """
+        values: dict[str, Tensor] = {}
+        health: Health = {}
         if "init" in message.models:
-            return message.models["init"], {}
+            return message.models["init"], values, health
         f_own, f_soft = message.models["cluster"], models_of(message, "soft")
-        scored: dict[str, ScoredWeights] = {}
         if self.cluster_weights == "one_equal_adaptive":
             f_bar = f_soft[0]
         else:
@@ -300,17 +287,20 @@ class FedWCA(Clustered):
             scores = [alignment(run(f).features, w) for f in f_soft]
             alignments = torch.tensor(scores, dtype=torch.float64)  # I_{k,c}
             alpha = softmax_weights(alignments, self.temperature_a)
-            scored["alpha"] = ScoredWeights(alpha, alignments)
+            values["alpha"] = alpha
+            health.update(alpha=alpha.tolist(), alpha_scores=alignments.tolist())
             f_bar = mix(f_soft, alpha)
         if self.cluster_weights == "local":
-            return f_bar, scored
+            return f_bar, values, health
         scores = [soft_neighborhood_density(o.probabilities) for o in (own_outputs, run(f_bar))]
         densities = torch.tensor(scores).double()
         beta = softmax_weights(densities, self.temperature_b)
-        scored["beta"] = ScoredWeights(beta, densities)
-        return mix([f_own, f_bar], beta), scored
+        values["beta"] = beta
+        health.update(beta=beta.tolist(), beta_scores=densities.tolist())
+        return mix([f_own, f_bar], beta), values, health
 
     def _label_by_prototypes(self, outputs: Outputs) -> PrototypeLabels:
+        """Return ŷ, the prototypes and their separation by one model."""
         return prototype_labels(outputs.features, outputs.probabilities, self.prototype_features)
 
     def _label(
@@ -318,31 +308,32 @@ class FedWCA(Clustered):
         init: Outputs,
         own_labels: PrototypeLabels | None,
         rng: torch.Generator,
-        health: Health,
-    ) -> Targets:
+    ) -> tuple[Targets, Health]:
         """Label images by f_init and f_{c_k}; mix those on which the two disagree.
 
         Args:
             init: outputs of f_init, or of the model in training if labels are not fixed.
             own_labels: labels by f_{c_k}; None: label by `init` alone.
-            health: gets numbers for the log.
+
+        Returns:
+            The labels D̂ = D̂^mat ∪ D̂^mix, and numbers for the log.
         """
-        health["confidence"] = float(init.probabilities.amax(dim=1).mean())
+        health: Health = {"confidence": float(init.probabilities.amax(dim=1).mean())}
         if not self.prototypes:
-            return Targets.plain(confidence_labels(init.probabilities))
+            return Targets.plain(confidence_labels(init.probabilities)), health
         init_labels = self._label_by_prototypes(init)
         if own_labels is None:
-            return Targets.plain(init_labels.labels)
+            return Targets.plain(init_labels.labels), health
         labels, matched = reconcile(init_labels, own_labels, self.label_rule)
         health["matched"] = float(matched.double().mean())
         health["separation"] = [init_labels.separation, own_labels.separation]
         health["init_won"] = int(((labels == init_labels.labels) & ~matched).sum())
         if not self.mixup:
-            return Targets.plain(labels)
+            return Targets.plain(labels), health
         partner = mixup_partners(labels, matched, rng)
         used = matched | (partner >= 0) | (self.no_partner == "keep")
         health["without_partner"] = int((~matched & (partner < 0)).sum())
-        return Targets(labels, partner, used, self.mixup_share)
+        return Targets(labels, partner, used, self.mixup_share), health
 
     # --- both -----------------------------------------------------------------------------------
 
@@ -358,6 +349,7 @@ class FedWCA(Clustered):
     # --- capabilities ---------------------------------------------------------------------------
 
     def disclosures(self) -> dict[str, str | None]:
+        """Name the cluster weights α and β too, where clients find them."""
         disclosed = super().disclosures()
         if self.cluster_weights in ("wca", "local", "one_equal_adaptive"):
             disclosed["cluster weights"] = 'method.cluster_weights = "one_equal"'

@@ -1,16 +1,18 @@
 """FedWCA+: FedWCA with cluster weights by agreement, and consistency in training.
 
-Ours, on top of Mori et al., WACV 2025. docs/results.md says what each part brings when measured
-alone. The parts, and where they come from:
+Ours, on top of Mori et al., WACV 2025, https://arxiv.org/abs/2412.13757. docs/results.md says what
+each part brings when measured alone. The parts, and where they come from:
 
 - v_c by agreement: each client reports the share of its images that its model classifies alike in
   augmented views. A cluster counts by the agreement of its clients, to a power that falls from
   `trust` to 0 over the run: at first, clusters that adapt well lead the others; at the end, all
   count alike. All clients start from the same blend, and are given their own cluster's model.
 - BatchNorm statistics of every received model are estimated on the client's images, as in AdaBN
-  (Li et al., Revisiting Batch Normalization For Practical Domain Adaptation, 2016).
-- Consistency (Sohn et al., FixMatch, NeurIPS 2020) in local training. It and the statistics are
-  settings that every method has, with other defaults here.
+  (Li, Wang, Shi, Liu, Hou: Revisiting Batch Normalization For Practical Domain Adaptation, 2016,
+  https://arxiv.org/abs/1603.04779).
+- Consistency in local training, as in FixMatch (Sohn et al.: FixMatch: Simplifying Semi-Supervised
+  Learning with Consistency and Confidence, NeurIPS 2020, https://arxiv.org/abs/2001.07685). It and
+  the statistics are settings that every method has, with other defaults here.
 """
 
 from collections.abc import Mapping
@@ -23,10 +25,18 @@ from torch import Tensor
 
 from fedwca.core.weights import agreement_weights
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import Adaptation, Client, Numbers, Record, Schema
 from fedwca.methods.bounds import NonNegative
 from fedwca.methods.fedwca import FedWCA
 from fedwca.methods.inference import evaluate, load, measure_agreement
+from fedwca.methods.record import (
+    Adaptation,
+    Client,
+    Numbers,
+    Record,
+    Schema,
+    by_client,
+    collect_values,
+)
 from fedwca.models import DomainModel
 
 __all__ = ["FedWCAPlus"]
@@ -59,12 +69,8 @@ class FedWCAPlus(FedWCA):
 
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         after = super().aggregate(state, replies)
-        found = {
-            f"agreement/{client.name}": reply.values["agreement"]
-            for client, reply in replies.items()
-            if "agreement" in reply.values
-        }
-        return Record(after.models, {**after.values, **found})
+        agreements = collect_values(replies, "agreement")
+        return Record(after.models, {**after.values, **agreements})
 
     def _finds_weights(self, state: Record, client: Client) -> bool:
         return not self.by_agreement and super()._finds_weights(state, client)
@@ -74,13 +80,10 @@ class FedWCAPlus(FedWCA):
     ) -> Tensor:
         if not self.by_agreement:
             return super()._model_weights(values, client, own, C)
-        clients = [name for name in values if name.startswith("cluster_of/")]
-        reported = (values.get(f"agreement/{name.partition('/')[2]}") for name in clients)
+        cluster, agreement = by_client(values, "cluster_of"), by_client(values, "agreement")
         return agreement_weights(
-            torch.tensor(
-                [1.0 if agreement is None else float(agreement) for agreement in reported]
-            ),
-            torch.stack([values[name] for name in clients]),
+            torch.tensor([float(agreement.get(k, 1.0)) for k in cluster]),
+            torch.stack([cluster[k] for k in cluster]),
             C,
             self.trust * (1 - int(values["round"]) / max(1, self.rounds)),
         )
@@ -125,6 +128,7 @@ class FedWCAPlus(FedWCA):
     # --- capabilities ---------------------------------------------------------------------------
 
     def disclosures(self) -> dict[str, str | None]:
+        """Name the agreement in place of the cluster weights."""
         if not self.by_agreement:
             return super().disclosures()
         disclosed = {**super().disclosures()}

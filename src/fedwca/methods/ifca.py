@@ -1,8 +1,10 @@
 """IFCA: several models; every client trains the one that fits it best.
 
-Ghosh, Chung, Yin, Ramchandran: An Efficient Framework for Clustered Federated Learning, NeurIPS
-2020, on SHOT with labels fixed for the round ("IFCA+" in the FedWCA paper). Choices where papers
-are silent:
+Ghosh, Chung, Yin, Ramchandran: An Efficient Framework for Clustered Federated Learning,
+NeurIPS 2020, https://arxiv.org/abs/2006.04088
+
+On SHOT with labels fixed for the round ("IFCA+" in the FedWCA paper). Choices where papers are
+silent:
 
 - From one source model all cluster models are equal and every client would always pick the first.
   As in IFCA's code for pre-trained models, clients start in random groups of equal size: each draws
@@ -22,25 +24,25 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedwca.core.losses import information_maximization
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.core.pseudo_label import prototype_labels
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.aggregation import Aggregation, Weighting, merge_models
-from fedwca.methods.base import (
+from fedwca.methods.base import Method
+from fedwca.methods.clustered import cluster_model, index_models, models_of
+from fedwca.methods.inference import Outputs, evaluate, load, remember_statistics
+from fedwca.methods.record import (
     COUNT,
     MODEL,
     SAMPLES,
     Adaptation,
     Client,
     Health,
-    Method,
     Numbers,
     Record,
     Schema,
-    round_of,
+    log_by_client,
 )
-from fedwca.methods.clustered import cluster_model, index_models, models_of
-from fedwca.methods.inference import Outputs, evaluate, load, remember_statistics
 from fedwca.methods.shot import train_shot
 from fedwca.models import DomainModel
 
@@ -92,12 +94,12 @@ class IFCA(Method):
         tickets = {c.name: r.values["ticket"] for c, r in replies.items() if "ticket" in r.values}
         return {**picks, **balanced_groups(tickets, self.clusters)}
 
-    def offered(self, state: Record, client: Client) -> State:
+    def offered(self, state: Record, client: Client) -> Weights:
         return cluster_model(state, client)
 
     def describe(self, state: Record) -> Health:
         """Return the cluster that each client picked."""
-        return {n: v.tolist() for n, v in state.values.items() if n.startswith("cluster_of/")}
+        return log_by_client(state, "cluster_of")
 
     # --- client ---------------------------------------------------------------------------------
 
@@ -124,17 +126,12 @@ class IFCA(Method):
             values["ticket"] = _draw_ticket(rng)
             start = message.models["source"]
         load(model, start, images, batch_norm, memory)
-        local, training_losses = train_shot(
-            model,
-            images,
-            self.training,
-            rng,
-            round=round_of(message),
-            fixed_labels=self.fixed_labels,
-        )
+        local, training_losses = train_shot(self, model, images, message, rng)
         reply = Record({"local": local}, values)
         memory = remember_statistics(local, batch_norm)
         return Adaptation(reply, memory, {**health, **training_losses})
+
+    # --- both -----------------------------------------------------------------------------------
 
     def replies(self, message: Record) -> Schema:
         clusters = len(models_of(message, "cluster"))
@@ -147,6 +144,7 @@ class IFCA(Method):
     # --- capabilities ---------------------------------------------------------------------------
 
     def disclosures(self) -> dict[str, str | None]:
+        """Name the pick, which shows whose images resemble each other."""
         return {"pick": None}
 
 

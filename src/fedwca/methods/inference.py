@@ -1,4 +1,8 @@
-"""Models at a client: load received weights, evaluate them on the client's images."""
+"""Models at a client: load received weights, evaluate them on the client's images.
+
+`recalibrate`: Li, Wang, Shi, Liu, Hou: Revisiting Batch Normalization For Practical Domain
+Adaptation, 2016, https://arxiv.org/abs/1603.04779
+"""
 
 from collections.abc import Mapping
 from typing import Literal, NamedTuple

@@ -2,8 +2,10 @@
 
 Shenaj, Fanì, Toldo, Caldarola, Tavera, Michieli, Ciccone, Zanuttigh, Caputo: Learning Across
 Domains and Devices: Style-Driven Source-Free Domain Adaptation in Clustered Federated Learning,
-WACV 2023. It is made for segmentation; this is its reading for classification, as the FedWCA paper
-compares with. Choices where papers are silent, or where LADD's code differs from its text:
+WACV 2023, https://arxiv.org/abs/2210.02326
+
+It is made for segmentation; this is its reading for classification, as the FedWCA paper compares
+with. Choices where papers are silent, or where LADD's code differs from its text:
 
 - There is no style transfer to source images: the source model is given, as for all other methods.
 - The teacher of a client is the model of its own cluster (in LADD's code, all end up with the last
@@ -28,7 +30,6 @@ from fedwca.core.params import mix
 from fedwca.core.pseudo_label import confidence_labels, confident
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.aggregation import Weighting
-from fedwca.methods.base import COUNT, MODEL, Adaptation, Client, Record, Schema, round_of
 from fedwca.methods.bounds import Count, LossWeight, Share
 from fedwca.methods.clustered import (
     Clustered,
@@ -39,6 +40,7 @@ from fedwca.methods.clustered import (
     models_of,
 )
 from fedwca.methods.inference import evaluate, load, remember_statistics
+from fedwca.methods.record import COUNT, MODEL, Adaptation, Client, Record, Schema, round_of
 from fedwca.methods.training import Losses, Objective, Step, Targets, train
 from fedwca.models import DomainModel
 
@@ -70,6 +72,8 @@ class LADD(Clustered):
         "teacher": MODEL,
     }
 
+    # --- server ---------------------------------------------------------------------------------
+
     def send(self, state: Record, client: Client) -> Record:
         message = super().send(state, client)
         teacher = f"teacher/{cluster_of(state, client)}"
@@ -90,6 +94,8 @@ class LADD(Clustered):
         ]
         values = {**clustered.values, "taught": torch.tensor(count + 1)}
         return Record({**clustered.models, **index_models("teacher", teachers)}, values)
+
+    # --- client ---------------------------------------------------------------------------------
 
     def adapt(
         self,

@@ -1,8 +1,12 @@
 """LADD+PP+FP+IM: LADD's clusters with the local step of SHOT.
 
-Shenaj et al., WACV 2023, extended as in the FedWCA paper: clusters by style and averages within
-them, but prototype pseudo-labels (PP) fixed for the round (FP) and information maximization (IM)
-instead of self-training and distillation. Averages are weighted by samples, as LADD's are.
+Shenaj, Fanì, Toldo, Caldarola, Tavera, Michieli, Ciccone, Zanuttigh, Caputo: Learning Across
+Domains and Devices: Style-Driven Source-Free Domain Adaptation in Clustered Federated Learning,
+WACV 2023, https://arxiv.org/abs/2210.02326
+
+Extended as in the FedWCA paper: clusters by style and averages within them, but prototype
+pseudo-labels (PP) fixed for the round (FP) and information maximization (IM) instead of
+self-training and distillation. Averages are weighted by samples, as LADD's are.
 """
 
 from typing import ClassVar
@@ -12,9 +16,9 @@ from pydantic.dataclasses import dataclass
 
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.aggregation import Weighting
-from fedwca.methods.base import COUNT, MODEL, Adaptation, Record, Schema, round_of
 from fedwca.methods.clustered import Clustered, Clustering, client_style
 from fedwca.methods.inference import load, remember_statistics
+from fedwca.methods.record import COUNT, MODEL, Adaptation, Record, Schema
 from fedwca.methods.shot import train_shot
 from fedwca.models import DomainModel
 
@@ -49,13 +53,6 @@ class LADDPlus(Clustered):
             values["style"] = client_style(images, rng)
         start = message.models.get("source") or message.models["cluster"]
         load(model, start, images, batch_norm, memory)
-        local, losses = train_shot(
-            model,
-            images,
-            self.training,
-            rng,
-            round=round_of(message),
-            fixed_labels=self.fixed_labels,
-        )
+        local, losses = train_shot(self, model, images, message, rng)
         memory = remember_statistics(local, batch_norm)
         return Adaptation(Record({"local": local}, values), memory, losses)

@@ -1,8 +1,10 @@
 """Local: every client adapts alone by SHOT; nothing is aggregated.
 
 Liang, Hu, Feng: Do We Really Need to Access the Source Data? Source Hypothesis Transfer for
-Unsupervised Domain Adaptation, ICML 2020. The paper is silent on the budget: R·E epochs, as for
-all other methods; labels are renewed every epoch, as in SHOT.
+Unsupervised Domain Adaptation, ICML 2020, https://arxiv.org/abs/2002.08546
+
+The paper is silent on the budget: R·E epochs, as for all other methods; labels are renewed every
+epoch, as in SHOT.
 """
 
 from collections.abc import Mapping
@@ -11,10 +13,11 @@ from typing import ClassVar
 import torch
 from pydantic.dataclasses import dataclass
 
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import COUNT, MODEL, Adaptation, Client, Method, Record, Schema, round_of
+from fedwca.methods.base import Method
 from fedwca.methods.inference import load, remember_statistics
+from fedwca.methods.record import COUNT, MODEL, Adaptation, Client, Record, Schema
 from fedwca.methods.shot import train_shot
 from fedwca.models import DomainModel
 
@@ -33,6 +36,8 @@ class Local(Method):
 
     sends: ClassVar[Schema] = {"source": MODEL, "round": COUNT}
 
+    # --- server ---------------------------------------------------------------------------------
+
     def send(self, state: Record, client: Client) -> Record:
         # A client needs the source model in its first round only.
         models = {} if f"begun/{client.name}" in state.values else state.models
@@ -42,8 +47,10 @@ class Local(Method):
         begun = {f"begun/{client.name}": torch.tensor(True) for client in replies}
         return Record(state.models, {**state.values, **begun, "round": state.values["round"] + 1})
 
-    def offered(self, state: Record, client: Client) -> State:
+    def offered(self, state: Record, client: Client) -> Weights:
         return state.models["source"]
+
+    # --- client ---------------------------------------------------------------------------------
 
     def adapt(
         self,
@@ -55,19 +62,14 @@ class Local(Method):
     ) -> Adaptation:
         start = memory.models.get("own") or message.models["source"]
         load(model, start, images, self.training.batch_norm, memory)
-        own, losses = train_shot(
-            model,
-            images,
-            self.training,
-            rng,
-            round=round_of(message),
-            fixed_labels=self.fixed_labels,
-        )
+        own, losses = train_shot(self, model, images, message, rng)
         statistics = remember_statistics(own, self.training.batch_norm).models
         return Adaptation(Record(), Record({"own": own, **statistics}), losses)
 
-    def personal(self, offered: State, memory: Record) -> State:
+    def personal(self, offered: Weights, memory: Record) -> Weights:
         return memory.models.get("own") or offered
+
+    # --- both -----------------------------------------------------------------------------------
 
     def replies(self, message: Record) -> Schema:
         return {}

@@ -3,12 +3,12 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 
 __all__ = [
     "Adaptation",
@@ -21,11 +21,15 @@ __all__ = [
     "Record",
     "SAMPLES",
     "Schema",
+    "by_client",
+    "collect_values",
+    "log_by_client",
     "round_of",
     "shares",
 ]
 
 Health = dict[str, float | list[float]]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Record:
         values: small tensors: weights α and β, counts, the round.
     """
 
-    models: Mapping[str, State] = field(default_factory=dict)
+    models: Mapping[str, Weights] = field(default_factory=dict)
     values: dict[str, Tensor] = field(default_factory=dict)
 
     def nbytes(self) -> int:
@@ -105,3 +109,25 @@ SAMPLES = Numbers(torch.int64, least=1, most=2**40)
 def round_of(record: Record) -> int:
     """Return the communication round of a state or message."""
     return int(record.values["round"])
+
+
+def by_client(named: Mapping[str, T], kind: str) -> dict[str, T]:
+    """Return the models or values named "KIND/CLIENT", by client."""
+    prefix = f"{kind}/"
+    return {name.removeprefix(prefix): named[name] for name in named if name.startswith(prefix)}
+
+
+def log_by_client(state: Record, *kinds: str) -> Health:
+    """Return the values named "KIND/CLIENT" as plain numbers, for `Method.describe`."""
+    prefixes = tuple(f"{kind}/" for kind in kinds)
+    return {name: v.tolist() for name, v in state.values.items() if name.startswith(prefixes)}
+
+
+def collect_values(replies: Mapping[Client, Record], *kinds: str) -> dict[str, Tensor]:
+    """Return the values of these names in the replies that have them, named "KIND/CLIENT"."""
+    return {
+        f"{kind}/{client.name}": reply.values[kind]
+        for client, reply in replies.items()
+        for kind in kinds
+        if kind in reply.values
+    }

@@ -1,12 +1,18 @@
-"""A round of SHOT, which most methods share: pseudo-labels by prototypes, training on them."""
+"""A round of SHOT, which most methods share: pseudo-labels by prototypes, training on them.
+
+Liang, Hu, Feng: Do We Really Need to Access the Source Data? Source Hypothesis Transfer for
+Unsupervised Domain Adaptation, ICML 2020, https://arxiv.org/abs/2002.08546
+"""
+
+from typing import Protocol
 
 import torch
 
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.core.pseudo_label import prototype_labels
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.inference import evaluate
-from fedwca.methods.record import Health
+from fedwca.methods.record import Health, Record, round_of
 from fedwca.methods.training import Objective, Targets, Training, train
 from fedwca.models import DomainModel
 
@@ -19,24 +25,35 @@ def label_by_prototypes(model: DomainModel, images: UnlabeledImages) -> Targets:
     return Targets.plain(prototype_labels(outputs.features, outputs.probabilities).labels)
 
 
+class ShotSettings(Protocol):
+    """The settings of a method that trains by SHOT."""
+
+    @property
+    def training(self) -> Training: ...
+    @property
+    def fixed_labels(self) -> bool: ...
+
+
 def train_shot(
+    method: ShotSettings,
     model: DomainModel,
     images: UnlabeledImages,
-    training: Training,
+    message: Record,
     rng: torch.Generator,
-    *,
-    round: int,
-    fixed_labels: bool,
     objective: Objective | None = None,
-) -> tuple[State, Health]:
-    """Train the loaded model on its own pseudo-labels (see `train`)."""
+) -> tuple[Weights, Health]:
+    """Train the loaded model on its own pseudo-labels, in the round of the message (see `train`).
+
+    Args:
+        method: its `training`, and whether it keeps labels for the whole round (`fixed_labels`).
+    """
     return train(
         model,
         images,
         lambda: label_by_prototypes(model, images),
-        training,
+        method.training,
         rng,
-        round=round,
-        fixed_labels=fixed_labels,
+        round=round_of(message),
+        fixed_labels=method.fixed_labels,
         objective=objective,
     )

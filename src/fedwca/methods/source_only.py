@@ -6,9 +6,10 @@ from typing import ClassVar
 import torch
 from pydantic.dataclasses import dataclass
 
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.base import Adaptation, Client, Method, Record, Schema
+from fedwca.methods.base import Method
+from fedwca.methods.record import Adaptation, Client, Record, Schema
 from fedwca.models import DomainModel
 
 __all__ = ["SourceOnly"]
@@ -20,12 +21,14 @@ class SourceOnly(Method):
 
     sends: ClassVar[Schema] = {}
 
+    # --- server ---------------------------------------------------------------------------------
+
     @property
     def rounds(self) -> int:
         """Always 0."""
         return 0
 
-    def init(self, source: State) -> Record:
+    def init(self, source: Weights) -> Record:
         return Record(models={"source": source})
 
     def send(self, state: Record, client: Client) -> Record:
@@ -34,8 +37,10 @@ class SourceOnly(Method):
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         return state
 
-    def offered(self, state: Record, client: Client) -> State:
+    def offered(self, state: Record, client: Client) -> Weights:
         return state.models["source"]
+
+    # --- client ---------------------------------------------------------------------------------
 
     def adapt(
         self,
@@ -46,6 +51,8 @@ class SourceOnly(Method):
         rng: torch.Generator,
     ) -> Adaptation:
         return Adaptation(Record(), memory, {})
+
+    # --- both -----------------------------------------------------------------------------------
 
     def replies(self, message: Record) -> Schema:
         return {}

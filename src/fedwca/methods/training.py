@@ -1,4 +1,11 @@
-"""The one local training loop of all methods, on a client's unlabeled images."""
+"""The one local training loop of all methods, on a client's unlabeled images.
+
+SHOT: Liang, Hu, Feng: Do We Really Need to Access the Source Data? Source Hypothesis Transfer for
+Unsupervised Domain Adaptation, ICML 2020, https://arxiv.org/abs/2002.08546
+
+FixMatch: Sohn et al.: FixMatch: Simplifying Semi-Supervised Learning with Consistency and
+Confidence, NeurIPS 2020, https://arxiv.org/abs/2001.07685
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +19,7 @@ from torch import Tensor, nn
 
 from fedwca.core.class_prior import estimate_class_prior
 from fedwca.core.losses import consistency, information_maximization
-from fedwca.core.params import State, clone
+from fedwca.core.params import Weights, clone
 from fedwca.data.augment import strong_view
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.bounds import Count, LossWeight, NonNegative, Share
@@ -43,8 +50,8 @@ class Training:
             the paper; "recalibrate" estimates them on the client's own images before the model is
             evaluated, trained or deployed; "local" replaces them by those of the client's own
             last model.
-        consistency: weight of FixMatch's loss (Sohn et al., NeurIPS 2020): a strongly augmented
-            view of each image learns the label of the plain view where that is confident. 0: off.
+        consistency: weight of FixMatch's loss: a strongly augmented view of each image
+            learns the label of the plain view where that is confident. 0: off.
         consistency_threshold: the confidence from which on a label is learned.
         consistency_labels: "online" labels every batch by the model in training; "fixed" keeps the
             labels of the model that the round starts from.
@@ -110,11 +117,8 @@ class Step(NamedTuple):
     """A batch and the model's outputs on it, from which an objective is computed.
 
     Attributes:
-        rows: [b] the images of the batch.
-        x: [b + mixed, ...] their pixels, then those of mixed images.
+        rows, x, wanted, target: the batch, see `Batch`.
         features, logits: [b + mixed, q], [b + mixed, M] outputs of the model on x.
-        wanted: rows of x that take part in the cross-entropy.
-        target: [len(wanted)] their labels.
         views: [b, M] logits of each other view of the batch that the objective asks for.
         class_prior: [M] expected class shares; None: equal ones.
     """
@@ -217,7 +221,7 @@ def train(
     fixed_labels: bool = True,
     objective: Objective | None = None,
     frozen_backbone: bool = False,
-) -> tuple[State, Health]:
+) -> tuple[Weights, Health]:
     """Train the loaded model for E epochs with the classifier frozen.
 
     Images are labeled at the start of the round, or of every epoch unless labels are fixed.

@@ -12,7 +12,7 @@ import torch
 
 from fedwca._support.errors import UserError
 from fedwca._support.files import verify_checksum
-from fedwca.core.params import State, distance
+from fedwca.core.params import Weights, distance
 from fedwca.data.types import Benchmark
 from fedwca.deploy.server import check_deployable
 from fedwca.engines.base import Job
@@ -108,7 +108,7 @@ class World:
         source = self.new_model().feature_state()
         return run_rounds(engine, experiment.method, source, log, start), log
 
-    def run_plainly(self, experiment: Experiment) -> tuple[State, dict[str, State]]:
+    def run_plainly(self, experiment: Experiment) -> tuple[Weights, dict[str, Weights]]:
         """Run one round with models in clear; return the server's state and the sites' models."""
         kept, self.programs = self.programs, {s: self.program(s, "plain") for s in SITES}
         deploy = experiment.deploy.model_copy(update={"secure_aggregation": False})
@@ -239,10 +239,10 @@ def test_a_site_may_drop_out_at_every_step(
     assert any(note.endswith("lacks dim-b") for note in world.messages) is not summed
 
 
-PLAIN: dict[str, State] = {}  # the sites' models of the first round, computed once
+PLAIN: dict[str, Weights] = {}  # the sites' models of the first round, computed once
 
 
-def mean(states: list[State]) -> State:
+def mean(states: list[Weights]) -> Weights:
     return {
         name: torch.stack([s[name].double() for s in states]).mean(dim=0).to(first.dtype)
         if first.is_floating_point()
@@ -277,7 +277,7 @@ def test_sites_of_a_cluster_without_a_sum_join_others(new_model: NewModel) -> No
     )
 
 
-def replies(source: State, members: dict[str, int], without: str = "") -> dict[Client, Record]:
+def replies(source: Weights, members: dict[str, int], without: str = "") -> dict[Client, Record]:
     return {
         Client(name): Record(
             {"local": source}, {"samples": torch.tensor(5), "group": torch.tensor(group)}

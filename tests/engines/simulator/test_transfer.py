@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.engines.base import Job
 from fedwca.engines.simulator.simulator import Simulator
 from fedwca.engines.simulator.transfer import ModelFiles, RecentStates
 from fedwca.methods.base import Client, Record
 
 
-def model(number: float) -> State:
+def model(number: float) -> Weights:
     return {"w": torch.full((3,), number)}
 
 

@@ -22,7 +22,7 @@ from flwr.app import (
 from pydantic import AfterValidator, NonNegativeInt, SkipValidation, TypeAdapter, ValidationError
 
 from fedwca._support.text import to_single_line
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.engines.base import Evaluation
 from fedwca.engines.codec import EMPTY_PAYLOAD, Payload, Wire, WireError
 from fedwca.methods.base import Health, Record
@@ -163,9 +163,9 @@ class Work(NamedTuple):
             evaluation.
     """
 
-    classifier: State
+    classifier: Weights
     message: Record | None
-    offered: State | None
+    offered: Weights | None
 
     def to_records(self) -> dict[str, Record]:
         """Return the records of the request's payload."""

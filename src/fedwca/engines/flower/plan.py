@@ -7,7 +7,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedwca._support.errors import UserError
-from fedwca.core.params import State, clone
+from fedwca.core.params import Weights, clone
 from fedwca.core.style import style_length
 from fedwca.engines.codec import EMPTY_PAYLOAD, Payload, Wire, WireError
 from fedwca.engines.flower.messages import Kind, Request, describe_invalid
@@ -88,8 +88,8 @@ class Task(NamedTuple):
     run: str
     plan: Plan
     method: Method
-    features: State
-    classifier: State
+    features: Weights
+    classifier: Weights
     sizes: Mapping[str, int]
     wire: Wire
 
@@ -112,6 +112,6 @@ def create_task(run: str, plan: Plan, model: DomainModel, wire: Wire) -> Task:
     )
 
 
-def classifier_state(model: DomainModel) -> State:
+def classifier_state(model: DomainModel) -> Weights:
     """Return the weights of a model's classifier, which share its memory."""
     return {n: t for n, t in model.state_dict().items() if n.startswith("classifier.")}

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.engines.base import ClientResult, Evaluation, Job
 from fedwca.engines.codec import Tensors, WireError, unpack
 from fedwca.engines.flower.messages import Reply
@@ -143,7 +143,7 @@ def _read_masked(task: Task, record: Record) -> tuple[Record, PublicKeys]:
     return restored, keys
 
 
-def check_magnitude(reply: Record, source: State) -> None:
+def check_magnitude(reply: Record, source: Weights) -> None:
     """Refuse weights that no training reaches.
 
     The largest number of each tensor may be a thousand times as large as the largest of that

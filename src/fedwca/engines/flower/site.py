@@ -9,7 +9,7 @@ import torch
 
 from fedwca._support.errors import UserError, describe_disk_error
 from fedwca._support.machine import count_cores, keep_freed_memory
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.data.images import ClientData
 from fedwca.data.site_images import SitePaths, load_site_images
 from fedwca.engines.base import Job
@@ -139,7 +139,7 @@ class _SiteRound:
             site, adapted=True, payload=payload, health=adapted.health, evaluation=evaluation
         )
 
-    def _build_runtime(self, classifier: State, images: ClientData) -> ClientRuntime:
+    def _build_runtime(self, classifier: Weights, images: ClientData) -> ClientRuntime:
         plan = self._plan
         model = plan.build_model(self._config.device)
         _load_classifier(model, classifier)
@@ -201,7 +201,7 @@ class _SiteRound:
         return mask_reply(reply, shown_weights(self._method, message, local), keys)
 
 
-def _load_classifier(model: DomainModel, classifier: State) -> None:
+def _load_classifier(model: DomainModel, classifier: Weights) -> None:
     own = classifier_state(model)
     check_state("classifier", classifier, own)
     with torch.no_grad():

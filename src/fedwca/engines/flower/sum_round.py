@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 
 import torch
 
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.engines.base import ClientResult
 from fedwca.engines.codec import Payload, WireError, pack, unpack
 from fedwca.engines.flower.inbox import NoReply
@@ -71,7 +71,7 @@ class SumRound:
 
     def _sum(
         self, members: Mapping[str, GroupMember], keys: Mapping[str, PublicKeys]
-    ) -> dict[str, State]:
+    ) -> dict[str, Weights]:
         task, round = self._task, self._registry.round
         sums = SecureSums(members, keys, task.features, task.plan.least_summed, round)
         for step in STEPS:
@@ -120,7 +120,7 @@ class SumRound:
             self._registry.refuse(site, consequence, error)
 
 
-def read_step_reply(payload: Payload, names: Collection[str], template: State) -> Record:
+def read_step_reply(payload: Payload, names: Collection[str], template: Weights) -> Record:
     """Return a site's reply to a step; WireError if it is malformed.
 
     Args:
@@ -136,7 +136,7 @@ def read_step_reply(payload: Payload, names: Collection[str], template: State) -
     return record
 
 
-def check_mean(mean: State, source: State) -> None:
+def check_mean(mean: Weights, source: Weights) -> None:
     """Refuse a mean that honest models cannot have: a site has falsified the sum."""
     check_state("mean", mean, source)
     check_magnitude(Record({"mean": mean}), source)

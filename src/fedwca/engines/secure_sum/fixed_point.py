@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from fedwca.core.params import State, flatten, unflatten
+from fedwca.core.params import Weights, flatten, unflatten
 from fedwca.engines.secure_sum.protocol import SumError, Vector
 
 __all__ = ["MAX_WEIGHT", "decode", "encode", "step_size", "vector_length"]
@@ -46,7 +46,7 @@ def encode(state: Mapping[str, torch.Tensor], count: int, total: int) -> Vector:
 
 def decode(
     encoded_sum: Vector, summed: int, total: int, template: Mapping[str, torch.Tensor]
-) -> State:
+) -> Weights:
     """Return the mean.
 
     Args:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.engines.secure_sum.protocol import PublicKeys
 from fedwca.methods.base import Method, Numbers, Record, Schema
 from fedwca.methods.capabilities import LOCAL, SupportsSums
@@ -36,13 +36,13 @@ def tensor_to_bytes(value: Tensor) -> bytes:
     return value.numpy().tobytes()
 
 
-def shown_weights(method: Method, message: Record, template: State) -> list[str]:
+def shown_weights(method: Method, message: Record, template: Weights) -> list[str]:
     """Return the names of weights in clear: those that the method needs, and integer buffers."""
     visible = method.visible_weights(message, template) if isinstance(method, SupportsSums) else []
     return [n for n, t in template.items() if n in visible or not t.is_floating_point()]
 
 
-def masked_schema(schema: Schema, shown: list[str], template: State) -> Schema:
+def masked_schema(schema: Schema, shown: list[str], template: Weights) -> Schema:
     """Return the schema of a masked reply, from that of the whole reply."""
     values = {name: kind for name, kind in schema.items() if isinstance(kind, Numbers)}
     weights = {f"shown/{n}": Numbers(template[n].dtype, tuple(template[n].shape)) for n in shown}
@@ -56,7 +56,7 @@ def mask_reply(reply: Record, shown: list[str], keys: PublicKeys) -> Record:
     return Record({}, {**reply.values, **weights, **key_values})
 
 
-def restore_model(record: Record, template: State) -> Record:
+def restore_model(record: Record, template: Weights) -> Record:
     """Return a masked reply as methods expect it: weights not shown are the template's."""
     local = {n: record.values.get(f"shown/{n}", tensor) for n, tensor in template.items()}
     values = {n: v for n, v in record.values.items() if not n.startswith(("shown/", "key/"))}

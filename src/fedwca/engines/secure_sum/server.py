@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.engines.codec import WireError
 from fedwca.engines.secure_sum.fixed_point import decode, vector_length
 from fedwca.engines.secure_sum.masked_reply import bytes_to_tensor, tensor_to_bytes
@@ -59,7 +59,7 @@ class SecureSums:
         self,
         members: Mapping[str, GroupMember],
         keys: Mapping[str, PublicKeys],
-        template: State,
+        template: Weights,
         least: int,
         round: int,
     ) -> None:
@@ -111,13 +111,13 @@ class SecureSums:
             shares = {name: tensor_to_bytes(share) for name, share in reply.values.items()}
             group.shares[site] = shares
 
-    def means(self, check: Callable[[State], None]) -> dict[str, State]:
+    def means(self, check: Callable[[Weights], None]) -> dict[str, Weights]:
         """Return its group's mean for each summed site; none if too few sites completed the steps.
 
         A mean that `check` raises a ValueError for is dropped: a site has falsified the
         sum, and it cannot be known which one.
         """
-        means: dict[str, State] = {}
+        means: dict[str, Weights] = {}
         for group in self._groups:
             try:
                 mean = self._mean(group)
@@ -131,7 +131,7 @@ class SecureSums:
             means.update(dict.fromkeys(group.masked, mean))
         return means
 
-    def _mean(self, group: _Group) -> State:
+    def _mean(self, group: _Group) -> Weights:
         total = unmask_sum(group.sum, group.masked, group.boxes, group.keys, group.shares)
         summed_weight = sum(group.weights[name] for name in group.masked)
         return decode(total, summed_weight, group.total_weight, self._template)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedwca._support.files import add_checksum, read_verified, write_json, write_private
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.engines.codec import load_records, save_records
 from fedwca.engines.secure_sum.fixed_point import encode
 from fedwca.engines.secure_sum.masked_reply import bytes_to_tensor, tensor_to_bytes
@@ -56,7 +56,7 @@ class SiteSums:
         self._folder, self._site = folder / "sum", site
         self._history_path = folder / "sums.json"
 
-    def begin(self, round: int, local: State) -> PublicKeys:
+    def begin(self, round: int, local: Weights) -> PublicKeys:
         """Store the model to be summed, and return the keys for the other members."""
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(mode=0o700)

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from fedwca.core.params import State
+from fedwca.core.params import Weights
 from fedwca.engines.codec import LazyModels, save_records
 from fedwca.methods.base import Record
 
@@ -20,9 +20,9 @@ class RecentStates:
     """
 
     def __init__(self) -> None:
-        self._files: OrderedDict[int, tuple[State, Path]] = OrderedDict()
+        self._files: OrderedDict[int, tuple[Weights, Path]] = OrderedDict()
 
-    def find(self, state: State, save: Callable[[State], Path]) -> Path:
+    def find(self, state: Weights, save: Callable[[Weights], Path]) -> Path:
         """Return the file of a state; save it if it has none."""
         if id(state) not in self._files:
             self._files[id(state)] = state, save(state)
@@ -50,7 +50,7 @@ class ModelFiles:
         files = {name: recent.find(state, self._save) for name, state in record.models.items()}
         return Record(LazyModels({name: (path, "") for name, path in files.items()}), values)
 
-    def _save(self, state: State) -> Path:
+    def _save(self, state: Weights) -> Path:
         # A unique name: a worker of a killed run may still be writing.
         path = self.folder / f"{uuid.uuid4().hex}.safetensors"
         save_records(path, {"": Record({"": state})}, durable=False)
