@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from fedwca.core.class_prior import estimate_class_prior
 from fedwca.core.losses import consistency, information_maximization
 from fedwca.core.params import clone, distance, mix
-from fedwca.core.weights import agreement_weights
+from fedwca.core.weights import stability_weights
 from fedwca.data.augment import strong_view, weak_view
 from fedwca.data.images import ClientData
 from fedwca.methods import METHODS, Client, Training, build_method
@@ -205,17 +205,17 @@ def test_a_client_alone_in_its_cluster_and_one_that_comes_later(
     assert soft == [4, 4, 4, 4]
 
 
-def test_fedwca_plus_starts_from_clusters_weighted_by_agreement(
+def test_fedwca_plus_starts_from_clusters_weighted_by_stability(
     new_model: NewModel, tiny_clients: list[ClientData]
 ) -> None:
     method = build_method(
-        {"name": "fedwca_plus", "clustering": "domain", "trust": 4.0},
+        {"name": "fedwca_plus", "clustering": "domain", "trust": 2.0},
         {"rounds": 4, "epochs": 1, "lr": 0.01, "batch_size": 16},
     )
     log = run(method, new_model(), tiny_clients)
     clients = [Client(c.name, c.domain) for c in tiny_clients]
-    agreements = [float(log.replies[1][client].reply.values["agreement"]) for client in clients]
-    trusts = [agreement**2 for agreement in agreements]  # 4·(1 - 2/4), after two of four rounds
+    stabilities = [float(log.replies[1][client].reply.values["stability"]) for client in clients]
+    trusts = [stability**2 for stability in stabilities]
     first = (trusts[0] + trusts[1]) / sum(trusts)
     clusters = [log.states[2].models[f"cluster/{c}"] for c in range(2)]
     for client in clients:
@@ -248,16 +248,20 @@ def test_fedwca_plus_with_everything_off_is_fedwca(
         "batch_norm": "blend",
         "consistency": 0.0,
     }
-    off = build_method({"name": "fedwca_plus", "by_agreement": False}, settings)
+    off = build_method({"name": "fedwca_plus", "by_stability": False}, settings)
     plain = build_method({"name": "fedwca"}, settings)
     a = final_models(run(off, new_model(), tiny_clients), off, tiny_clients)
     b = final_models(run(plain, new_model(), tiny_clients), plain, tiny_clients)
     assert all(same(a[client], b[client]) for client in a)
 
 
-def test_agreement_weights_by_hand() -> None:
-    agreements, clusters = torch.tensor([0.5, 0.5, 1.0]), torch.tensor([0, 0, 1])
-    assert agreement_weights(agreements, clusters, 2, 1.0).tolist() == [0.5, 0.5]
-    assert agreement_weights(agreements, clusters, 2, 2.0).tolist() == pytest.approx([1 / 3, 2 / 3])
-    assert agreement_weights(agreements, clusters, 2, 0.0).tolist() == pytest.approx([2 / 3, 1 / 3])
-    assert agreement_weights(torch.zeros(3), clusters, 3, 4.0).tolist()[2] == 0
+def test_stability_weights_by_hand() -> None:
+    stabilities, clusters = torch.tensor([0.5, 0.5, 1.0]), torch.tensor([0, 0, 1])
+    assert stability_weights(stabilities, clusters, 2, 1.0).tolist() == [0.5, 0.5]
+    assert stability_weights(stabilities, clusters, 2, 2.0).tolist() == pytest.approx(
+        [1 / 3, 2 / 3]
+    )
+    assert stability_weights(stabilities, clusters, 2, 0.0).tolist() == pytest.approx(
+        [2 / 3, 1 / 3]
+    )
+    assert stability_weights(torch.zeros(3), clusters, 3, 4.0).tolist()[2] == 0

@@ -48,7 +48,7 @@ ONE_HOT = FedWCA(
     two_models=False,
     mixup=False,
 )
-ALL_OFF = FedWCAPlus(TRAINING, by_agreement=False, temperature_a=0.1)
+ALL_OFF = FedWCAPlus(TRAINING, by_stability=False, temperature_a=0.1)
 
 
 EQUAL = [

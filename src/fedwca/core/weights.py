@@ -16,7 +16,7 @@ from torch import Tensor
 
 __all__ = [
     "Normalisation",
-    "agreement_weights",
+    "stability_weights",
     "alignment",
     "benefit",
     "cluster_weights",
@@ -44,16 +44,16 @@ def softmax_weights(scores: Tensor, temperature: float) -> Tensor:
     return torch.softmax(scores.to(torch.float64) / temperature, dim=0)
 
 
-def agreement_weights(agreements: Tensor, clusters: Tensor, C: int, power: float) -> Tensor:
-    """v [C]: cluster c counts by Σ_k agreement_k^power over its clients (FedWCA+).
+def stability_weights(stabilities: Tensor, clusters: Tensor, C: int, power: float) -> Tensor:
+    """v [C]: cluster c counts by Σ_k stability_k^power over its clients (FedWCA+).
 
     With power 0 a cluster counts by its number of clients, so that the blend of the clusters' means
     is the mean of all clients.
 
     Args:
-        agreements: [K] in 0..1, clusters: [K] cluster of each client.
+        stabilities: [K] in 0..1, clusters: [K] cluster of each client.
     """
-    trusts = agreements.to(torch.float64).clamp(min=1e-6) ** power
+    trusts = stabilities.to(torch.float64).clamp(min=1e-6) ** power
     totals = torch.zeros(C, dtype=torch.float64).index_add(0, clusters, trusts)
     return totals / totals.sum()
 

@@ -78,6 +78,8 @@ def defaults(benchmark: str, source: str, method: str) -> Settings:
     if method in ("fedwca", "fedwca_plus") and benchmark in _TEMPERATURE_A:
         by_source = _TEMPERATURE_A[benchmark]
         table["method"] = {"temperature_a": by_source.get(source.lower(), by_source[""])}
+    if method == "fedwca_plus" and benchmark == "digit-five":
+        table["training"]["lr"] = 0.01  # SHOT's, for digits
     if method == "ifca" and benchmark in _TARGETS:
         table["method"] = {"clusters": _TARGETS[benchmark]}
     if method == "fedpcl" and benchmark in ("pacs", "office-home"):

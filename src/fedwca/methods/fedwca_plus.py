@@ -1,12 +1,14 @@
-"""FedWCA+: FedWCA with cluster weights by agreement, and consistency in training.
+"""FedWCA+: FedWCA with cluster weights by stability, and consistency in training.
 
 Ours, on top of Mori et al., WACV 2025, https://arxiv.org/abs/2412.13757. docs/results.md says what
 each part brings when measured alone. The parts, and where they come from:
 
-- v_c by agreement: each client reports the share of its images that its model classifies alike in
-  augmented views. A cluster counts by the agreement of its clients, to a power that falls from
-  `trust` to 0 over the run: at first, clusters that adapt well lead the others; at the end, all
-  count alike. All clients start from the same blend, and are given their own cluster's model.
+- v_c by stability: each client reports the share of its images whose class local training left as
+  it was. Where a domain is too hard for the model that clients start from, training shuffles the
+  classes; where it is not, few change. A cluster counts by the stability of its clients, to the
+  power `trust`, so that the clusters that adapt well lead the others. As models improve, stability
+  nears 1 everywhere, and f_init the mean of all clients. All clients start from the same f_init and
+  are given their own cluster's model.
 - BatchNorm statistics of every received model are estimated on the client's images, as in AdaBN
   (Li, Wang, Shi, Liu, Hou: Revisiting Batch Normalization For Practical Domain Adaptation, 2016,
   https://arxiv.org/abs/1603.04779).
@@ -23,11 +25,12 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from fedwca.core.weights import agreement_weights
+from fedwca.core.params import Weights
+from fedwca.core.weights import stability_weights
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.bounds import NonNegative
 from fedwca.methods.fedwca import FedWCA
-from fedwca.methods.inference import evaluate, load, measure_agreement
+from fedwca.methods.inference import evaluate, load
 from fedwca.methods.record import (
     Adaptation,
     Client,
@@ -41,23 +44,22 @@ from fedwca.models import DomainModel
 
 __all__ = ["FedWCAPlus"]
 
-_AGREEMENT = Numbers(torch.float64, least=0, most=1)
+_STABILITY = Numbers(torch.float64, least=0, most=1)
 
 
 @dataclass(frozen=True)
 class FedWCAPlus(FedWCA):
     """FedWCA, changed; each change is a setting of its own.
 
-    With `by_agreement` off, `training.batch_norm = "blend"` and `training.consistency = 0`, it is
+    With `by_stability` off, `training.batch_norm = "blend"` and `training.consistency = 0`, it is
     FedWCA.
 
     Attributes:
-        by_agreement: v_c by agreement; off: `cluster_weights`, as in FedWCA.
-        trust: the first power of agreement; 0: every client counts alike, and f_init is the mean
-            of all clients.
+        by_stability: v_c by stability; off: `cluster_weights`, as in FedWCA.
+        trust: the power of stability; 0: every client counts alike, and f_init is the mean of all.
     """
 
-    by_agreement: bool = True
+    by_stability: bool = True
     trust: NonNegative = 4.0
 
     training_defaults: ClassVar[Mapping[str, object]] = {
@@ -69,30 +71,30 @@ class FedWCAPlus(FedWCA):
 
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         after = super().aggregate(state, replies)
-        agreements = collect_values(replies, "agreement")
-        return Record(after.models, {**after.values, **agreements})
+        stabilities = collect_values(replies, "stability")
+        return Record(after.models, {**after.values, **stabilities})
 
     def _finds_weights(self, state: Record, client: Client) -> bool:
-        return not self.by_agreement and super()._finds_weights(state, client)
+        return not self.by_stability and super()._finds_weights(state, client)
 
     def _model_weights(
         self, values: Mapping[str, Tensor], client: Client, own: int, C: int
     ) -> Tensor:
-        if not self.by_agreement:
+        if not self.by_stability:
             return super()._model_weights(values, client, own, C)
-        cluster, agreement = by_client(values, "cluster_of"), by_client(values, "agreement")
-        return agreement_weights(
-            torch.tensor([float(agreement.get(k, 1.0)) for k in cluster]),
+        cluster, stability = by_client(values, "cluster_of"), by_client(values, "stability")
+        return stability_weights(
+            torch.tensor([float(stability.get(k, 1.0)) for k in cluster]),
             torch.stack([cluster[k] for k in cluster]),
             C,
-            self.trust * (1 - int(values["round"]) / max(1, self.rounds)),
+            self.trust,
         )
 
     def _model_weights_by_client(
         self, state: Record, values: Mapping[str, Tensor], replies: Mapping[Client, Record]
     ) -> dict[str, Tensor]:
-        """Return v_k as it was sent: unlike α and β, agreements count from the next round on."""
-        known = state.values if self.by_agreement else values
+        """Return v_k as it was sent: unlike α and β, stability counts from the next round on."""
+        known = state.values if self.by_stability else values
         return super()._model_weights_by_client(state, known, replies)
 
     # --- client ---------------------------------------------------------------------------------
@@ -106,33 +108,39 @@ class FedWCAPlus(FedWCA):
         rng: torch.Generator,
     ) -> Adaptation:
         adapted = super().adapt(model, images, message, memory, rng)
-        if not self._reports_agreement:
+        if not self._reports_stability:
             return adapted
+
+        def classify(weights: Weights, memory: Record) -> Tensor:
+            load(model, weights, images, self.training.batch_norm, memory)
+            return evaluate(model, images).logits.argmax(dim=1)
+
+        f_init = message.models.get("init") or message.models["source"]
         f_k = adapted.reply.models["local"]
-        load(model, f_k, images, self.training.batch_norm, adapted.memory)
-        agreement = measure_agreement(model, images, evaluate(model, images))
-        values = {**adapted.reply.values, "agreement": torch.tensor(agreement).double()}
-        health = {**adapted.health, "agreement": agreement}
+        same = classify(f_init, memory) == classify(f_k, adapted.memory)
+        stability = same.double().mean()
+        values = {**adapted.reply.values, "stability": stability}
+        health = {**adapted.health, "stability": float(stability)}
         return adapted._replace(reply=replace(adapted.reply, values=values), health=health)
 
     # --- both -----------------------------------------------------------------------------------
 
     def replies(self, message: Record) -> Schema:
         schema = super().replies(message)
-        return {**schema, "agreement": _AGREEMENT} if self._reports_agreement else schema
+        return {**schema, "stability": _STABILITY} if self._reports_stability else schema
 
     @property
-    def _reports_agreement(self) -> bool:
-        return self.by_agreement and self.trust > 0
+    def _reports_stability(self) -> bool:
+        return self.by_stability and self.trust > 0
 
     # --- capabilities ---------------------------------------------------------------------------
 
     def disclosures(self) -> dict[str, str | None]:
-        """Name the agreement in place of the cluster weights."""
-        if not self.by_agreement:
+        """Name the stability in place of the cluster weights."""
+        if not self.by_stability:
             return super().disclosures()
         disclosed = {**super().disclosures()}
         disclosed.pop("cluster weights", None)
-        if self._reports_agreement:
-            disclosed["agreement"] = "method.trust = 0"
+        if self._reports_stability:
+            disclosed["stability"] = "method.trust = 0"
         return disclosed
