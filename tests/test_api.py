@@ -226,7 +226,7 @@ def printed_by(script: str, folder: Path) -> list[str]:
 
 
 def test_a_script_needs_no_guard_and_the_import_is_cheap(images: Path, tmp_path: Path) -> None:
-    sections = two_workers(images, "fedwca")
+    sections = two_workers(images, "fedavg")
     assert printed_by(SCRIPT % sections, tmp_path) == ["begun", resolve(sections).name]
 
 

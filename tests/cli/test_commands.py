@@ -38,7 +38,7 @@ def test_run_list_show_compare_and_run_again(fedwca: Fedwca, npz_folder: Path) -
     assert "±" in compared
     assert "source_only" in compared
     markdown = fedwca("compare", "--markdown", *map(str, runs))
-    assert "| fedwca |" in markdown
+    assert "| fedwca (one cluster) |" in markdown
     shown = fedwca("show", str(runs[0]))
     assert "[training]" in shown
     assert "rounds = 2" in shown
