@@ -105,6 +105,35 @@ def test_tables_share_runs_of_the_same_settings() -> None:
     assert names("layers", "1") < names("digit-clusters", "1") | names("layers", "1")
 
 
+def test_controls_train_as_fedwca_plus() -> None:
+    request = TableRequest("controls", benchmark="digit-five", data=Path("/d"), seeds=1)
+    training = {
+        cell.row: cell.experiment.method.training
+        for cell in plan_cells(request)
+        if cell.source == "mnist"
+    }
+    assert {t for row, t in training.items() if row != "fedwca"} == {training["fedwca_plus"]}
+    assert (training["fedwca"].lr, training["fedwca_plus"].lr) == (0.001, 0.01)
+
+
+def test_parts_change_one_setting() -> None:
+    def settings(row: str) -> tuple[object, ...]:
+        request = TableRequest("parts", "small", "digit-five", Path("/d"), 1, ("mnist",), (row,))
+        (cell,) = plan_cells(request)
+        training = cell.experiment.method.training
+        by_stability = getattr(cell.experiment.method, "by_stability", False)
+        return training.lr, training.batch_norm, training.consistency, by_stability
+
+    assert settings("only batch_norm") == (0.001, "recalibrate", 0.0, False)
+    assert settings("only stability") == (0.001, "blend", 0.0, True)
+    assert settings("no lr") == (0.001, "recalibrate", 1.0, True)
+    assert settings("no stability") == (0.01, "recalibrate", 1.0, False)
+    # The photo benchmarks have one learning rate, so there is no row without it.
+    rows = [row.name for row in select_rows(TableRequest("parts", "small", "pacs", Path("/d")))]
+    assert not {"only lr", "no lr"} & set(rows)
+    assert {"fedwca", "fedwca_plus", "only consistency"} < set(rows)
+
+
 def test_cells_come_seed_by_seed() -> None:
     cells = plan_cells(TableRequest("revised", seeds=2, sources=("photo", "street")))
     assert [(c.seed, c.source) for c in cells[::2]] == [

@@ -13,9 +13,11 @@ from fedwca.experiments.config import resolve
 from fedwca.experiments.experiment import Experiment
 from fedwca.experiments.store import RunFolder
 from fedwca.methods import METHODS
+from fedwca.methods.training import Training
 from fedwca.models import build_model
 from fedwca.reproduce.tables import (
     DOMAINS_OF,
+    LOOP,
     ONE_ROUND,
     SCALES,
     SEEDS,
@@ -171,7 +173,18 @@ def _all_rows(request: TableRequest) -> tuple[Row, ...]:
             Row(str(layer), "fedwca", (("method.clustering_layer", layer), *ONE_ROUND))
             for layer in layers
         )
+    if request.table == "parts":
+        return _distinct_rows(request, TABLES["parts"].rows)
     return TABLES[request.table].rows
+
+
+def _distinct_rows(request: TableRequest, rows: Sequence[Row]) -> tuple[Row, ...]:
+    """Leave out rows that repeat an earlier one: fedwca_plus changes the lr of few benchmarks."""
+    source = DOMAINS_OF[request.benchmark][0]
+    distinct: dict[str, Row] = {}
+    for row in rows:
+        distinct.setdefault(_experiment(request, row, source, 0).name, row)
+    return tuple(distinct.values())
 
 
 def _count_layers(request: TableRequest) -> int:
@@ -187,6 +200,7 @@ def _experiment(request: TableRequest, row: Row, source: str, seed: int) -> Expe
         ("data.source", source),
         ("method.name", row.method),
         *SCALES[request.scale][request.benchmark].items(),
+        *_loop_settings(request.benchmark, source, row),
         *(override for override in request.overrides if _applies(override[0], row)),
         *row.settings,
         *seed_settings(request.scale, seed),
@@ -194,6 +208,20 @@ def _experiment(request: TableRequest, row: Row, source: str, seed: int) -> Expe
     if request.data is not None:
         settings.append(("data.path", request.data))
     return resolve({}, settings)
+
+
+def _loop_settings(benchmark: str, source: str, row: Row) -> list[Override]:
+    """Return the settings of local training by the row's `loop`."""
+    if row.loop is None:
+        return []
+    ours, theirs = (_default_training(benchmark, source, m) for m in ("fedwca_plus", "fedwca"))
+    return [(f"training.{n}", getattr(ours if n in row.loop else theirs, n)) for n in LOOP]
+
+
+def _default_training(benchmark: str, source: str, method: str) -> Training:
+    settings = {"data": {"benchmark": benchmark, "source": source}, "method": {"name": method}}
+    training: Training = resolve(settings).method.training
+    return training
 
 
 def _applies(key: str, row: Row) -> bool:

@@ -9,6 +9,7 @@ from fedwca.data.benchmarks.object_benchmarks import OFFICE31, OFFICE_HOME, PACS
 
 __all__ = [
     "DOMAINS_OF",
+    "LOOP",
     "ONE_ROUND",
     "SCALES",
     "SEEDS",
@@ -37,12 +38,15 @@ class Row(NamedTuple):
         method: its name in METHODS.
         settings: what differs from the benchmark's defaults.
         ours: whether it is a full method of ours, which is tested against the others.
+        loop: the settings of [training] that are those of fedwca_plus, while the rest of `LOOP` is
+            as in fedwca; None: all are the method's own.
     """
 
     name: str
     method: str
     settings: Settings = ()
     ours: bool = False
+    loop: tuple[str, ...] | None = None
 
 
 class TableSpec(NamedTuple):
@@ -60,6 +64,7 @@ class TableSpec(NamedTuple):
 
 
 OURS = ("fedwca", "fedwca_plus")
+LOOP = ("lr", "batch_norm", "consistency")  # of [training], in which fedwca_plus differs
 ONE_ROUND: Settings = (("training.rounds", 1),)  # clusters exist after the first
 
 
@@ -77,6 +82,13 @@ def _variants(full: str, settings: dict[str, dict[str, Any]]) -> tuple[Row, ...]
 
 
 _WEIGHTS = ("one_hot", "equal", "one_equal", "one_equal_adaptive", "local")
+
+
+def _without(part: str) -> tuple[str, ...]:
+    return tuple(name for name in LOOP if name != part)
+
+
+_ONE_HOT: Settings = (("method.cluster_weights", "one_hot"),)
 _ONE_MODEL = {"two_models": False, "mixup": False}
 
 TABLES: dict[str, TableSpec] = {
@@ -136,6 +148,32 @@ TABLES: dict[str, TableSpec] = {
             Row("fedwca", "fedwca", ours=True),
         ),
         kind="accuracy",
+    ),
+    "controls": TableSpec(
+        "not in the paper: other methods with the local training of fedwca_plus (+loop)",
+        (
+            *by_method("fedwca"),
+            Row("source_only+loop", "source_only", loop=LOOP),
+            Row("local+loop", "local", loop=LOOP),
+            Row("fedavg+loop", "fedavg", loop=LOOP),
+            Row("fedprox+loop", "fedprox", loop=LOOP),
+            Row("ifca+loop", "ifca", loop=LOOP),
+            Row("ladd_plus+loop", "ladd_plus", loop=LOOP),
+            Row("one_hot+loop", "fedwca", _ONE_HOT, loop=LOOP),
+            Row("fedwca+loop", "fedwca", loop=LOOP),
+            Row("fedwca_plus", "fedwca_plus", ours=True),
+        ),
+    ),
+    "parts": TableSpec(
+        "not in the paper: each part of fedwca_plus alone, and all but this part",
+        (
+            *by_method(*OURS),
+            *(Row(f"only {part}", "fedwca", loop=(part,)) for part in LOOP),
+            Row("only stability", "fedwca_plus", loop=()),
+            *(Row(f"no {part}", "fedwca_plus", loop=_without(part)) for part in LOOP),
+            Row("no stability", "fedwca", loop=LOOP),
+            Row("no trust", "fedwca_plus", (("method.trust", 0.0),)),
+        ),
     ),
     "all": TableSpec("every method of the package"),
 }
