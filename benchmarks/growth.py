@@ -131,10 +131,9 @@ def _federation(world: World, method: Method, clients: list[ClientData]) -> dict
 
 def _last_round(model: DomainModel, method: Method, engine: Simulator) -> float:
     """Run all rounds; return the seconds of the last one."""
-    took: list[float] = []
     start = Checkpoint(0, method.init(clone(model.feature_state())), {}, {})
-    federate(method, engine, start, lambda line: None, lambda at: took.append(at.facts["seconds"]))
-    return took[-1]
+    checkpoints = [x for x in federate(method, engine, start) if isinstance(x, Checkpoint)]
+    return float(checkpoints[-1].facts["seconds"])
 
 
 def _in_clusters() -> FedWCA:

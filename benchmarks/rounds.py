@@ -72,10 +72,10 @@ def methods(folder: Path, repeats: int, quick: bool) -> list[Row]:
             engine = stack.enter_context(simulator(model, method, clients, count_cores()))
             begin = _start_checkpoint(method, model)
             once = _rounds(method, 1)
-            first = _without_files(federate(once, engine, begin, _ignore, _ignore, every=99))
+            first = _without_files(_last_checkpoint(once, engine, begin))
 
             def second(name=name, m=method, e=engine, at=first) -> None:
-                after = federate(_rounds(m, 2), e, at, _ignore, _ignore, every=99)
+                after = _last_checkpoint(_rounds(m, 2), e, at)
                 health[name] = after.facts["health"]
 
             ways[name] = lambda second=second: seconds(second)
@@ -107,7 +107,11 @@ def parts(folder: Path, repeats: int, quick: bool) -> list[Row]:
             engine = Simulator(model, method, clients, 0, Path(place) / "scratch", 1)
             started = time.perf_counter()
             begin = _start_checkpoint(method, model)
-            federate(method, engine, begin, run.append, run.save_checkpoint)
+            for result in federate(method, engine, begin):
+                if isinstance(result, Checkpoint):
+                    run.save_checkpoint(result)
+                else:
+                    run.append(result)
             total = time.perf_counter() - started
             engine.close()
         spent["everything else"] = total - sum(spent.values())
@@ -195,7 +199,10 @@ def _without_files(at: Checkpoint) -> Checkpoint:
     return at._replace(memories=memories)
 
 
-def _ignore(_: object) -> None: ...
+def _last_checkpoint(method: Method, engine: Simulator, start: Checkpoint) -> Checkpoint:
+    """Run the remaining rounds and return the last checkpoint; evaluate only at the end."""
+    rounds = federate(method, engine, start, every=99)
+    return [result for result in rounds if isinstance(result, Checkpoint)][-1]
 
 
 def _command(*arguments: str) -> float:

@@ -90,7 +90,11 @@ def clients(count: int, folder: Path) -> dict[str, Any]:
     start = Checkpoint(0, chosen.init(clone(model.feature_state())), {}, {})
     with watch_children() as workers:
         try:
-            federate(chosen, engine, start, run.append, run.save_checkpoint)
+            for result in federate(chosen, engine, start):
+                if isinstance(result, Checkpoint):
+                    run.save_checkpoint(result)
+                else:
+                    run.append(result)
         finally:
             engine.close()
     remaining = [p.name for p in run.path.iterdir() if p.name == "scratch" or p.suffix == ".tmp"]

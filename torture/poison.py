@@ -87,7 +87,8 @@ def run(
         engine.source, engine.poison = source, poison
         start = Checkpoint(0, method.init(source), {}, {})
         try:
-            federate(method, engine, start, lines.append, checkpoints.append)
+            for result in federate(method, engine, start):
+                (checkpoints if isinstance(result, Checkpoint) else lines).append(result)
         except UserError:
             lines[-1]["clients"] = {c.name: {"accuracy": math.nan} for c in clients}
         finally:

@@ -89,15 +89,15 @@ class Simulations:
         start = run.load_checkpoint() or first
         check(start.rounds == done, f"resumed after {start.rounds} rounds, not {done}")
         run.rewind(start.rounds)
-
-        def save(checkpoint: Checkpoint) -> None:
-            run.save_checkpoint(checkpoint)
-            if checkpoint.rounds == until:
-                raise InterruptedRunError
-
         engine = Simulator(model, self._method, self._clients, 0, run.scratch, workers)
         try:
-            federate(self._method, engine, start, run.append, save)
+            for result in federate(self._method, engine, start):
+                if isinstance(result, Checkpoint):
+                    run.save_checkpoint(result)
+                    if result.rounds == until:
+                        raise InterruptedRunError
+                else:
+                    run.append(result)
         finally:
             engine.close()
         check(not run.scratch.exists(), "the scratch folder remains")

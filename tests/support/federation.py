@@ -96,7 +96,11 @@ def _run_rounds(method: Method, engine: RecordingEngine, start: Checkpoint, log:
     if start.rounds == 0:
         record(start)
     try:
-        federate(method, engine, start, log.lines.append, record)
+        for result in federate(method, engine, start):
+            if isinstance(result, Checkpoint):
+                record(result)
+            else:
+                log.lines.append(result)
     finally:
         engine.close()
 

@@ -189,13 +189,13 @@ def run_rounds(
     """Run all rounds and return the checkpoints after each."""
     checkpoints: list[Checkpoint] = []
     first = start or Checkpoint(0, method.init(clone(source)), {}, {})
-
-    def keep(at: Checkpoint) -> None:
-        memories = {name: copy_record(memory) for name, memory in at.memories.items()}
-        checkpoints.append(at._replace(memories=memories))
-
     try:
-        federate(method, engine, first, log.lines.append, keep, every=every)
+        for result in federate(method, engine, first, every=every):
+            if isinstance(result, Checkpoint):
+                memories = {n: copy_record(memory) for n, memory in result.memories.items()}
+                checkpoints.append(result._replace(memories=memories))
+            else:
+                log.lines.append(result)
     finally:
         engine.close()
     return checkpoints

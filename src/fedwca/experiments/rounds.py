@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from statistics import fmean
 from typing import Any, Protocol
 
@@ -55,41 +55,31 @@ def federate_into(
     Closes the engine. result.json is written last: a run that has it is complete.
     """
     method, settings = experiment.method, experiment.run
-    start = newest = _load_start(folder, method, source)
-    saved_rounds = start.rounds
+    start = newest = saved = _load_start(folder, method, source)
     progress.start(experiment.name, method.rounds, start.rounds)
-
-    def save() -> None:
-        nonlocal saved_rounds
-        if newest.rounds > saved_rounds:
-            folder.save_checkpoint(newest)
-            saved_rounds = newest.rounds
-
-    def on_line(line: Line) -> None:
-        folder.append(line)
-        progress.round(line)
-        if line["round"] == 1 and hasattr(method, "clustering") and _has_one_cluster(line):
-            logger.warning(ONE_CLUSTER)
-
-    def on_round(checkpoint: Checkpoint) -> None:
-        nonlocal newest
-        newest = checkpoint
-        if newest.rounds % settings.checkpoint_every == 0 or newest.rounds == method.rounds:
-            save()
-
+    rounds = federate(
+        method,
+        engine,
+        start,
+        every=settings.evaluate_every,
+        participation=settings.participation,
+        seed=settings.seed,
+    )
     try:
-        federate(
-            method,
-            engine,
-            start,
-            on_line,
-            on_round,
-            every=settings.evaluate_every,
-            participation=settings.participation,
-            seed=settings.seed,
-        )
+        for result in rounds:
+            if isinstance(result, Checkpoint):
+                newest = result
+                if newest.rounds % settings.checkpoint_every == 0 or newest.rounds == method.rounds:
+                    folder.save_checkpoint(newest)
+                    saved = newest
+                continue
+            folder.append(result)
+            progress.round(result)
+            if result["round"] == 1 and hasattr(method, "clustering") and _has_one_cluster(result):
+                logger.warning(ONE_CLUSTER)
     except (KeyboardInterrupt, BrokenPipeError, UserError):
-        save()  # before the engine removes the files that memories refer to
+        if newest is not saved:  # before the engine removes the files that memories refer to
+            folder.save_checkpoint(newest)
         raise
     finally:
         progress.finish()
@@ -116,22 +106,19 @@ def federate(
     method: Method,
     engine: Engine,
     start: Checkpoint,
-    on_line: Callable[[Line], None],
-    on_round: Callable[[Checkpoint], None],
     *,
     every: int = 1,
     participation: float = 1.0,
     seed: int = 0,
-) -> Checkpoint:
-    """Run the remaining rounds and return the last checkpoint.
+) -> Iterator[Line | Checkpoint]:
+    """Run the remaining rounds; yield a line of each evaluated one, and each one's checkpoint.
+
+    Line r describes the clients after r rounds, line 0 before any.
 
     One exchange serves the end of a round and the start of the next: in exchange r the clients
     evaluate their models after r rounds, then adapt them. The last exchange only evaluates.
 
     Args:
-        on_line: called with a line of results for each evaluated round; line r describes the
-            clients after r rounds, line 0 before any.
-        on_round: called with the checkpoint after each round.
         every: rounds between evaluations.
         participation: share of the clients that adapt in a round; `seed` decides which.
     """
@@ -147,12 +134,12 @@ def federate(
         exchange = engine.exchange(round, state, jobs)
         refused = merge_refusals(checkpoint.facts.get("refused", {}), exchange.refused)
         if evaluate:
-            on_line(_make_line(method, checkpoint, exchange, refused))
+            yield _make_line(method, checkpoint, exchange, refused)
         if last:
-            return checkpoint
+            return
         unreported = {} if evaluate else refused
         checkpoint = _aggregate(method, checkpoint, exchange, started, unreported)
-        on_round(checkpoint)
+        yield checkpoint
 
 
 def draw_participants(
