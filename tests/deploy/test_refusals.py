@@ -117,7 +117,7 @@ def test_a_site_that_lies_is_refused_and_changes_nothing(
 @pytest.mark.parametrize(
     ("name", "content", "cause"),
     [
-        ("site.key", create_site_keys().private, "the server does not know this key"),
+        ("site.key", create_site_keys().private, "the server does not know this site's key"),
         ("ca.crt", create_authority("another").public, "not from this deployment's authority"),
     ],
 )
