@@ -53,6 +53,21 @@ def test_tuning_ranks_by_the_signal_and_scores_no_test_image(
 
 
 @pytest.mark.parametrize(
+    ("arguments", "seeds"),
+    [([], [5]), (["--set=run.seed=3"], [3]), (["--seed=1", "--seed=2"], [1, 2])],
+)
+def test_seeds_come_from_the_config_unless_given(
+    invoke: Callable[..., Any], tmp_path: Path, arguments: list[str], seeds: list[int]
+) -> None:
+    config = tmp_path / "experiment.toml"
+    config.write_text("[run]\nseed = 5\n")
+    result = invoke("tune", str(config), *TINY, *arguments, "--grid", "method.name=source_only")
+    assert result.code == 0, result.err
+    runs = [json.loads(path.read_text())["settings"] for path in Path("runs").glob("*/config.json")]
+    assert sorted(settings["run"]["seed"] for settings in runs) == seeds
+
+
+@pytest.mark.parametrize(
     ("arguments", "named"),
     [
         (["--by", "luck", "--grid", "training.lr=1"], "'luck'"),

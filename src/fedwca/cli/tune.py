@@ -31,7 +31,10 @@ def tune(
     by: Annotated[
         str, typer.Option(help="validation (uses labels), agreement or density (use none)")
     ] = "validation",
-    seeds: Annotated[list[int] | None, typer.Option("--seed", help="seed; repeatable")] = None,
+    seeds: Annotated[
+        list[int] | None,
+        typer.Option("--seed", help="seed; repeatable (default: CONFIG's, or 0)"),
+    ] = None,
     overrides: Set = None,
     runs: Runs = Path("runs"),
     cache: Cache = None,
@@ -55,12 +58,10 @@ def tune(
     if not grid:
         raise UserError("there is nothing to tune: add --grid training.lr=0.001,0.01")
     fixed = [*map(parse_override, overrides or ()), ("run.score_on", "validation")]
+    trials: list[list[Setting]] = [[("run.seed", seed)] for seed in seeds or ()] or [[]]
     # Every experiment is checked before the first one runs.
     plan = {
-        combination: [
-            read_experiment(config, [*fixed, *combination, ("run.seed", seed)])
-            for seed in seeds or (0,)
-        ]
+        combination: [read_experiment(config, [*fixed, *combination, *trial]) for trial in trials]
         for combination in combine(parse_grid(grid))
     }
     folder = cache or default_cache()
@@ -73,8 +74,8 @@ def tune(
     ranked = sorted(scores, key=lambda combination: -scores[combination])
     rows = [[_write(combination), f"{scores[combination]:.4f}"] for combination in ranked]
     out.print_table(Table("", ["settings", "score"], rows))
-    trials = format_count(len(seeds or (0,)), "seed")
-    out.print_line(f"Score: {SIGNALS[by]}; mean over clients and {trials}. No test image was used.")
+    count = format_count(len(trials), "seed")
+    out.print_line(f"Score: {SIGNALS[by]}; mean over clients and {count}. No test image was used.")
     out.print_line(f"Best: {' '.join(f'--set {key}={value}' for key, value in ranked[0])}")
 
 
