@@ -8,7 +8,7 @@ import pytest
 
 from fedwca._support.errors import UserError
 from fedwca.cli.entry import main
-from fedwca.experiments.run_schema import check_line
+from fedwca.experiments.run_schema import check_line, one_cluster_notice
 from fedwca.report.runs import find_runs, read_run
 from tests.support.made_up_runs import make_run
 
@@ -46,6 +46,25 @@ def test_a_line_as_runs_write_it_is_valid() -> None:
     check_line(LINE)
     check_line({**LINE, "health": {"photo/0": {"loss": float("nan")}}})  # training went astray
     check_line({"round": 0, "accuracy": {"mean": None, "domains": {}}, "clients": {}})
+
+
+@pytest.mark.parametrize(
+    ("clusters", "method", "noticed", "setting"),
+    [
+        ([1, 1], {"clustering": "finch"}, True, True),
+        ([1, 1], {}, True, False),  # ifca has clusters, but not that setting
+        ([0, 1], {"clustering": "finch"}, False, False),
+        ([0], {"clustering": "finch"}, False, False),
+        ([], {}, False, False),
+    ],
+)
+def test_several_clients_in_one_cluster_are_noticed(
+    clusters: list[int], method: dict[str, Any], noticed: bool, setting: bool
+) -> None:
+    server = {f"cluster_of/{name}": number for name, number in enumerate(clusters)}
+    notice = one_cluster_notice({"server": server}, {"method": method})
+    assert bool(notice) == noticed
+    assert ("method.clustering" in notice) == setting
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=repr)

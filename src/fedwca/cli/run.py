@@ -82,11 +82,13 @@ def resume(folder: RunArgument, runs: Runs = Path("runs"), cache: Cache = None) 
     Example: fedwca resume mini_digits-handwriting-fedwca-s0-1a2b3c4d5e
     """
     from fedwca.experiments.config import resolve
+    from fedwca.experiments.run_schema import is_deployed
     from fedwca.report.runs import read_run
 
     path = find_run(folder, runs)
-    experiment = resolve(read_run(path).settings)
-    if path.name.startswith("deployed-"):
+    settings = read_run(path).settings
+    experiment = resolve(settings)
+    if is_deployed(settings):
         raise UserError(
             f"{path} belongs to a deployment: resume it with `fedwca deploy run --resume`"
         )

@@ -17,6 +17,7 @@ from fedwca.experiments.final_models import (
     load_source_model,
 )
 from fedwca.experiments.model_card import write_card
+from fedwca.experiments.run_schema import clusters_in, is_deployed, weights_in
 from fedwca.experiments.store import RunFolder
 from fedwca.models import DomainModel, ModelDescription, load_model, save_model
 from fedwca.models.onnx import save_onnx
@@ -96,7 +97,7 @@ def describe_models(run: Path) -> ModelDescription:
 
 
 def _refuse_deployed(run: Path) -> None:
-    if "deploy" in RunFolder(run).read_json("config.json")["settings"]:
+    if is_deployed(RunFolder(run).read_json("config.json")["settings"]):
         raise UserError(
             f"{run.name} is a deployed run, so each site has its model already; give "
             "`fedwca export` the model.safetensors in the site's folder of this run"
@@ -105,11 +106,10 @@ def _refuse_deployed(run: Path) -> None:
 
 def _client_details(results: dict[str, Any], client: str) -> dict[str, Any]:
     """Return what a line of results reports about a client."""
-    server = results.get("server", {})
     score = results.get("clients", {}).get(client, {})
     details = {
-        "cluster": server.get(f"cluster_of/{client}"),
-        "v": server.get(f"v/{client}"),
+        "cluster": clusters_in(results).get(client),
+        "v": weights_in(results).get(client),
         **{name: score.get(name) for name in ("correct", "total", "confidence")},
         "matched": results.get("health", {}).get(client, {}).get("matched"),
     }

@@ -11,7 +11,13 @@ from fedwca.data import BENCHMARKS, UnlabeledImages, default_cache
 from fedwca.data.augment import DIGITS
 from fedwca.engines.client_runtime import use_threads
 from fedwca.experiments.config import Experiment, resolve
-from fedwca.experiments.run_schema import READ_ERRORS, check_line, corrupt_run_error, read_settings
+from fedwca.experiments.run_schema import (
+    READ_ERRORS,
+    check_line,
+    corrupt_run_error,
+    is_deployed,
+    read_settings,
+)
 from fedwca.experiments.runner import load_data
 from fedwca.experiments.store import SOURCE_FILE, Checkpoint, RunFolder
 from fedwca.methods.base import Client, Method, Record
@@ -138,7 +144,7 @@ def _client_domains(run: Path) -> dict[str, str]:
 
 def _check_available(run: Path, method: Method) -> None:
     """Refuse a deployed run whose models are complete only at the sites."""
-    deployed = "deploy" in RunFolder(run).read_json("config.json")["settings"]
+    deployed = is_deployed(RunFolder(run).read_json("config.json")["settings"])
     personal = type(method).personal is not Method.personal
     if deployed and (personal or method.training.batch_norm != "blend"):
         raise UserError(

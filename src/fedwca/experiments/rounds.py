@@ -15,7 +15,7 @@ from fedwca.core.params import Weights
 from fedwca.engines.base import Engine, Evaluation, Exchange, Job, Refusals, merge_refusals
 from fedwca.engines.client_runtime import seed_generator
 from fedwca.experiments.experiment import Experiment
-from fedwca.experiments.run_schema import ONE_CLUSTER
+from fedwca.experiments.run_schema import one_cluster_notice
 from fedwca.experiments.store import Checkpoint, RunFolder
 from fedwca.methods.base import Client, Method, Record
 
@@ -75,8 +75,9 @@ def federate_into(
                 continue
             folder.append(result)
             progress.round(result)
-            if result["round"] == 1 and hasattr(method, "clustering") and _has_one_cluster(result):
-                logger.warning(ONE_CLUSTER)
+            notice = one_cluster_notice(result, experiment.settings())
+            if notice and result["round"] == 1:
+                logger.warning(notice)
     except (KeyboardInterrupt, BrokenPipeError, UserError):
         if newest is not saved:  # before the engine removes the files that memories refer to
             folder.save_checkpoint(newest)
@@ -85,11 +86,6 @@ def federate_into(
         progress.finish()
         engine.close()
     folder.write_json("result.json", add_checksum(folder.lines()[-1]))
-
-
-def _has_one_cluster(line: Line) -> bool:
-    clusters = [c for name, c in line["server"].items() if name.startswith("cluster_of/")]
-    return len(set(clusters)) == 1 < len(clusters)
 
 
 def _load_start(folder: RunFolder, method: Method, source: Weights) -> Checkpoint:

@@ -10,12 +10,16 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator
 
 from fedwca._support.errors import UserError
 
-__all__ = ["ONE_CLUSTER", "READ_ERRORS", "check_line", "corrupt_run_error", "read_settings"]
-
-ONE_CLUSTER = (
-    "One cluster: all clients share one model, so this is FedAvg. "
-    'method.clustering = "each" makes every client a cluster of its own.'
-)
+__all__ = [
+    "READ_ERRORS",
+    "check_line",
+    "clusters_in",
+    "corrupt_run_error",
+    "is_deployed",
+    "one_cluster_notice",
+    "read_settings",
+    "weights_in",
+]
 
 # What reading a file of foreign content may raise.
 READ_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
@@ -65,6 +69,33 @@ class _Line(_Strict):
         return server
 
 
+def clusters_in(line: dict[str, Any]) -> dict[str, int]:
+    """Return the cluster of each client; empty if the method has none."""
+    return _entries(line, "cluster_of/")
+
+
+def weights_in(line: dict[str, Any]) -> dict[str, list[float]]:
+    """Return the cluster weights v_k of each client; empty if the method has none."""
+    return _entries(line, "v/")
+
+
+def _entries(line: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """Return the server's numbers whose name has this prefix, by the rest of the name."""
+    numbers = line.get("server", {}).items()
+    return {name.removeprefix(prefix): n for name, n in numbers if name.startswith(prefix)}
+
+
+def one_cluster_notice(line: dict[str, Any], settings: dict[str, Any]) -> str:
+    """Return a sentence if several clients are all in one cluster; empty otherwise."""
+    clusters = clusters_in(line)
+    if not len(set(clusters.values())) == 1 < len(clusters):
+        return ""
+    notice = "All clients are in one cluster and share one model."
+    if "clustering" in settings["method"]:
+        notice += ' method.clustering = "each" gives every client a cluster of its own.'
+    return notice
+
+
 def check_line(line: dict[str, Any]) -> None:
     """Raise ValueError if a line of results is invalid."""
     _Line.model_validate(line)
@@ -90,6 +121,11 @@ def read_settings(config: Any) -> dict[str, Any]:
         if not isinstance(settings[section][name], kind):
             raise ValueError(f"{section}.{name} has the wrong type")
     return settings
+
+
+def is_deployed(settings: dict[str, Any]) -> bool:
+    """Whether these are the settings of a deployed run."""
+    return "deploy" in settings
 
 
 def corrupt_run_error(folder: Path) -> UserError:

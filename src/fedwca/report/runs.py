@@ -1,5 +1,6 @@
 """Read run folders for reports, without PyTorch."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -7,11 +8,13 @@ from typing import Any
 from fedwca._support.errors import UserError
 from fedwca._support.files import read_json, read_lines, read_verified
 from fedwca.experiments.run_schema import (
-    ONE_CLUSTER,
     READ_ERRORS,
     check_line,
+    clusters_in,
     corrupt_run_error,
+    one_cluster_notice,
     read_settings,
+    weights_in,
 )
 
 __all__ = ["RunView", "find_runs", "flat_records", "read_run"]
@@ -95,31 +98,24 @@ class RunView:
 
         Rounds count as in the paper, from 0: a line of results after n rounds has those of n - 1.
         """
-        rounds = {int(line["round"]) - 1: _entries(line, "v/") for line in self.lines}
+        rounds = {int(line["round"]) - 1: weights_in(line) for line in self.lines}
         return {number: weights for number, weights in rounds.items() if weights}
 
     @property
     def clusters(self) -> dict[str, int]:
         """The cluster of each client; empty if the method has none."""
-        return _entries(self.last, "cluster_of/")
+        return clusters_in(self.last)
 
     @property
     def notice(self) -> str:
-        """A sentence if all clients were put in one cluster; empty otherwise."""
-        clusters = self.clusters if "clustering" in self.settings["method"] else {}
-        return ONE_CLUSTER if len(set(clusters.values())) == 1 < len(clusters) else ""
+        """A sentence if all clients are in one cluster; empty otherwise."""
+        return one_cluster_notice(self.last, self.settings)
 
     @property
     def domains(self) -> dict[str, str]:
         """The true domain of each client that has a cluster."""
         clusters, scores = self.clusters, self.last.get("clients", {})
         return {name: score["domain"] for name, score in scores.items() if name in clusters}
-
-
-def _entries(line: dict[str, Any], prefix: str) -> dict[str, Any]:
-    """Return the server's numbers whose name has this prefix, by the rest of the name."""
-    numbers = line.get("server", {}).items()
-    return {name.removeprefix(prefix): n for name, n in numbers if name.startswith(prefix)}
 
 
 def read_run(path: Path) -> RunView:
@@ -159,26 +155,24 @@ def flat_records(run: RunView) -> list[dict[str, Any]]:
     `confidence` belongs to the model that the client uses, on the images that it is scored on;
     `init_confidence` to f_init, on the images that the client adapts on.
     """
-    records = [
-        _record(line, client)
-        for line in run.lines
-        for client in dict.fromkeys([*line.get("clients", {}), *line.get("health", {})])
-    ]
+    records = [record for line in run.lines for record in _records(line)]
     keys = dict.fromkeys(key for record in records for key in record)
     return [{key: record.get(key) for key in keys} for record in records]
 
 
-def _record(line: dict[str, Any], client: str) -> dict[str, Any]:
-    score = line.get("clients", {}).get(client, {})
-    server = line.get("server", {})
-    health = dict(line.get("health", {}).get(client, {}))
-    if "confidence" in health:
-        health["init_confidence"] = health.pop("confidence")
-    record = {
-        "round": line["round"],
-        "client": client,
-        **{name: score.get(name) for name in _SCORES},
-        "cluster": server.get(f"cluster_of/{client}"),
-        "weights": server.get(f"v/{client}"),
-    }
-    return {**record, **health, **record}  # a site's numbers must not hide ours
+def _records(line: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the record of each client in a line of results."""
+    all_scores, all_health = line.get("clients", {}), line.get("health", {})
+    clusters, weights = clusters_in(line), weights_in(line)
+    for client in dict.fromkeys([*all_scores, *all_health]):
+        score, health = all_scores.get(client, {}), dict(all_health.get(client, {}))
+        if "confidence" in health:
+            health["init_confidence"] = health.pop("confidence")
+        record = {
+            "round": line["round"],
+            "client": client,
+            **{name: score.get(name) for name in _SCORES},
+            "cluster": clusters.get(client),
+            "weights": weights.get(client),
+        }
+        yield {**record, **health, **record}  # a site's numbers must not hide ours
