@@ -35,7 +35,9 @@ class Watch:
             return
         if code.co_name == self._within:
             self._depth += {"call": 1, "return": -1}.get(event, 0)
-        if event == "call" and code.co_flags & CO_OPTIMIZED and (self._depth or not self._within):
+        # A comprehension in a module's body is a frame of its own, but no function of a command.
+        function = code.co_flags & CO_OPTIMIZED and not code.co_name.startswith("<")
+        if event == "call" and function and (self._depth or not self._within):
             self.files.add(code.co_filename)
 
 
