@@ -125,47 +125,45 @@ NEAR = outputs([[1.0, 0.0], [0.9, 0.1], [0.1, 0.9], [0.0, 1.0]])
 SWAPPED = outputs([[1.0, 0.0], [0.1, 0.9], [0.1, 0.9], [0.0, 1.0]])  # differs on sample 1
 
 
-def targets_of(
-    init: Outputs = NEAR, other: Outputs = SWAPPED, **fields: Any
-) -> tuple[Targets, dict[str, Any]]:
+def targets_of(init: Outputs = NEAR, other: Outputs = SWAPPED, **fields: Any) -> Targets:
     method = FedWCA(TRAINING, **fields)
     cluster = method._label_by_prototypes(other) if method.two_models else None
     return method._label(init, cluster, rng())
 
 
 def test_a_mismatched_image_is_mixed_with_a_matched_one_of_its_label() -> None:
-    targets, health = targets_of(label_rule="init")
+    targets = targets_of(label_rule="init")
     assert targets.labels.tolist() == [0, 0, 1, 1]
     assert targets.partner.tolist() == [-1, 0, -1, -1]
     assert targets.used.all()
-    assert health["matched"] == 0.75
-    assert health["init_won"] == 1
+    assert targets.log["matched"] == 0.75
+    assert targets.log["init_won"] == 1
 
 
 def test_the_rule_decides_whose_label_stands() -> None:
-    targets, health = targets_of(label_rule="cluster")
+    targets = targets_of(label_rule="cluster")
     assert targets.labels.tolist() == [0, 1, 1, 1]
-    assert health["init_won"] == 0
+    assert targets.log["init_won"] == 0
 
 
 @pytest.mark.parametrize(("no_partner", "used"), [("skip", False), ("keep", True)])
 def test_an_image_without_partner_is_skipped_or_kept(no_partner: str, used: bool) -> None:
     lonely = outputs([[1.0, 0.0], [0.0, 1.0], [0.1, 0.9]])
     all_one = outputs([[0.0, 1.0], [0.0, 1.0], [0.1, 0.9]])
-    targets, health = targets_of(lonely, all_one, label_rule="init", no_partner=no_partner)
+    targets = targets_of(lonely, all_one, label_rule="init", no_partner=no_partner)
     assert targets.partner.tolist() == [-1, -1, -1]
     assert targets.used.tolist() == [used, True, True]
-    assert health["without_partner"] == 1
+    assert targets.log["without_partner"] == 1
 
 
 def test_switches_remove_parts() -> None:
-    plain, health = targets_of(mixup=False, label_rule="init")
+    plain = targets_of(mixup=False, label_rule="init")
     assert plain.partner.tolist() == [-1] * 4
-    assert "without_partner" not in health
-    single, health = targets_of(mixup=False, two_models=False)
+    assert "without_partner" not in plain.log
+    single = targets_of(mixup=False, two_models=False)
     assert single.labels.tolist() == [0, 0, 1, 1]
-    assert "matched" not in health
-    argmax, _ = targets_of(mixup=False, two_models=False, prototypes=False)
+    assert "matched" not in single.log
+    argmax = targets_of(mixup=False, two_models=False, prototypes=False)
     assert argmax.labels.tolist() == [0, 0, 1, 1]
 
 

@@ -13,7 +13,7 @@ weights of the cluster models in the soft models.
 """
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import PositiveInt, model_validator
@@ -149,7 +149,7 @@ class FedWCA(Clustered):
 
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
         """Merge the clusters' models f_c; blend the soft models f̃_c by all clients' α_k and β_k."""
-        clustered = super().aggregate(state, replies)
+        clustered = super().aggregate(state, replies)  # κ_k after round 0, and all f_c
         if not replies:
             return clustered
         values = {**clustered.values, **collect_values(replies, "alpha", "beta")}
@@ -234,106 +234,101 @@ class FedWCA(Clustered):
         memory: Record,
         rng: torch.Generator,
     ) -> Adaptation:
-        training = self.training
+        start = self._find_start(model, images, message, memory)
+        values = {"samples": torch.tensor(len(images)), **start.values}
+        if self.sends_style(message):
+            values["style"] = client_style(images, rng)
+        load(model, start.f_init, images, self.training.batch_norm, memory)
+        f_k, log = train(
+            model,
+            images,
+            lambda: self._label(evaluate(model, images), start.own_labels, rng),
+            self.training,
+            rng,
+            round=round_of(message),
+            fixed_labels=self.fixed_labels,
+        )
+        memory = remember_statistics(f_k, self.training.batch_norm)
+        return Adaptation(Record({"local": f_k}, values), memory, {**start.log, **log})
+
+    def _find_start(
+        self, model: DomainModel, images: UnlabeledImages, message: Record, memory: Record
+    ) -> "_Start":
+        """Return f_init: the source model or, with "one_hot", f_{c_k}; otherwise the blend."""
 
         def run(weights: Weights) -> Outputs:
-            load(model, weights, images, training.batch_norm, memory)
+            load(model, weights, images, self.training.batch_norm, memory)
             return evaluate(model, images)
 
-        def label() -> Targets:
-            targets, facts = self._label(evaluate(model, images), own_labels, rng)
-            health.update(facts)
-            return targets
-
-        values = {"samples": torch.tensor(len(images))}
-        health: Health = {}
-        own_labels = None
-        if "init" in message.models or models_of(message, "soft"):
-            own_outputs = run(message.models["cluster"])
-            f_init, found, health = self._blend(model, message, own_outputs, run)
-            values.update(found)
-            own_labels = self._label_by_prototypes(own_outputs) if self.two_models else None
-        else:  # r = 0, a newcomer, or "one_hot"
-            f_init = message.models.get("source") or message.models["cluster"]
-            if self.sends_style(message):
-                values["style"] = client_style(images, rng)
-        load(model, f_init, images, training.batch_norm, memory)
-        r, fixed = round_of(message), self.fixed_labels
-        f_k, losses = train(model, images, label, training, rng, round=r, fixed_labels=fixed)
-        memory = remember_statistics(f_k, training.batch_norm)
-        return Adaptation(Record({"local": f_k}, values), memory, {**health, **losses})
+        if "init" not in message.models and not models_of(message, "soft"):
+            return _Start(message.models.get("source") or message.models["cluster"])
+        own_outputs = run(message.models["cluster"])
+        own_labels = self._label_by_prototypes(own_outputs) if self.two_models else None
+        if "init" in message.models:  # blended by the server
+            return _Start(message.models["init"], own_labels)
+        w = model.classifier_weight().cpu()
+        return self._blend(message, w, own_outputs, run)._replace(own_labels=own_labels)
 
     def _blend(
-        self,
-        model: DomainModel,
-        message: Record,
-        own_outputs: Outputs,
-        run: Callable[[Weights], Outputs],
-    ) -> tuple[Weights, dict[str, Tensor], Health]:
-        """Blend f_init = β_0·f_{c_k} + β_1·f̄ with f̄ = Σ_c α_c·f̃_c, unless the server did.
+        self, message: Record, w: Tensor, own_outputs: Outputs, run: Callable[[Weights], Outputs]
+    ) -> "_Start":
+        """Blend f_init = β_0·f_{c_k} + β_1·f̄ with f̄ = Σ_c α_c·f̃_c.
 
-        Returns:
-            f_init; α_k and β_k, as far as they were found here; numbers for the log.
+        Args:
+            w: the classifier's weight vectors.
+            own_outputs: of f_{c_k}.
+            run: returns the outputs of a model on the client's images.
         """
-        values: dict[str, Tensor] = {}
-        health: Health = {}
-        if "init" in message.models:
-            return message.models["init"], values, health
         f_own, f_soft = message.models["cluster"], models_of(message, "soft")
+        values: dict[str, Tensor] = {}
+        log: Mapping[str, float | list[float]] = {}
         if self.cluster_weights == "one_equal_adaptive":
             f_bar = f_soft[0]
         else:
-            w = model.classifier_weight().cpu()
             scores = [alignment(run(f).features, w) for f in f_soft]
             alignments = torch.tensor(scores, dtype=torch.float64)  # I_{k,c}
             alpha = softmax_weights(alignments, self.temperature_a)
             values["alpha"] = alpha
-            health.update(alpha=alpha.tolist(), alpha_scores=alignments.tolist())
+            log.update(alpha=alpha.tolist(), alpha_scores=alignments.tolist())
             f_bar = mix(f_soft, alpha)
         if self.cluster_weights == "local":
-            return f_bar, values, health
+            return _Start(f_bar, None, values, log)
         scores = [soft_neighborhood_density(o.probabilities) for o in (own_outputs, run(f_bar))]
         densities = torch.tensor(scores).double()
         beta = softmax_weights(densities, self.temperature_b)
         values["beta"] = beta
-        health.update(beta=beta.tolist(), beta_scores=densities.tolist())
-        return mix([f_own, f_bar], beta), values, health
+        log.update(beta=beta.tolist(), beta_scores=densities.tolist())
+        return _Start(mix([f_own, f_bar], beta), None, values, log)
 
     def _label_by_prototypes(self, outputs: Outputs) -> PrototypeLabels:
         """Return ŷ, the prototypes and their separation by one model."""
         return prototype_labels(outputs.features, outputs.probabilities, self.prototype_features)
 
     def _label(
-        self,
-        init: Outputs,
-        own_labels: PrototypeLabels | None,
-        rng: torch.Generator,
-    ) -> tuple[Targets, Health]:
-        """Label images by f_init and f_{c_k}; mix those on which the two disagree.
+        self, init: Outputs, own_labels: PrototypeLabels | None, rng: torch.Generator
+    ) -> Targets:
+        """Label images by f_init and f_{c_k}, and mix those on which the two disagree: D̂.
 
         Args:
             init: outputs of f_init, or of the model in training if labels are not fixed.
             own_labels: labels by f_{c_k}; None: label by `init` alone.
-
-        Returns:
-            The labels D̂ = D̂^mat ∪ D̂^mix, and numbers for the log.
         """
-        health: Health = {"confidence": float(init.probabilities.amax(dim=1).mean())}
+        log: Health = {"confidence": float(init.probabilities.amax(dim=1).mean())}
         if not self.prototypes:
-            return Targets.plain(confidence_labels(init.probabilities)), health
+            return Targets.plain(confidence_labels(init.probabilities))._replace(log=log)
         init_labels = self._label_by_prototypes(init)
         if own_labels is None:
-            return Targets.plain(init_labels.labels), health
+            return Targets.plain(init_labels.labels)._replace(log=log)
         labels, matched = reconcile(init_labels, own_labels, self.label_rule)
-        health["matched"] = float(matched.double().mean())
-        health["separation"] = [init_labels.separation, own_labels.separation]
-        health["init_won"] = int(((labels == init_labels.labels) & ~matched).sum())
+        log["matched"] = float(matched.double().mean())
+        log["separation"] = [init_labels.separation, own_labels.separation]
+        log["init_won"] = int(((labels == init_labels.labels) & ~matched).sum())
         if not self.mixup:
-            return Targets.plain(labels), health
+            return Targets.plain(labels)._replace(log=log)
         partner = mixup_partners(labels, matched, rng)
         used = matched | (partner >= 0) | (self.no_partner == "keep")
-        health["without_partner"] = int((~matched & (partner < 0)).sum())
-        return Targets(labels, partner, used, self.mixup_share), health
+        log["without_partner"] = int((~matched & (partner < 0)).sum())
+        return Targets(labels, partner, used, self.mixup_share, log)
 
     # --- both -----------------------------------------------------------------------------------
 
@@ -354,6 +349,22 @@ class FedWCA(Clustered):
         if self.cluster_weights in ("wca", "local", "one_equal_adaptive"):
             disclosed["cluster weights"] = 'method.cluster_weights = "one_equal"'
         return disclosed
+
+
+class _Start(NamedTuple):
+    """What a client starts a round from.
+
+    Attributes:
+        f_init: the model.
+        own_labels: labels by f_{c_k}; None: label by f_init alone.
+        values: α_k and β_k, as far as they were found here.
+        log: numbers for the log.
+    """
+
+    f_init: Weights
+    own_labels: PrototypeLabels | None = None
+    values: Mapping[str, Tensor] = {}
+    log: Mapping[str, float | list[float]] = {}
 
 
 def _equal(C: int) -> Tensor:

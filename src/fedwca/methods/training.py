@@ -7,7 +7,7 @@ FixMatch: Sohn et al.: FixMatch: Simplifying Semi-Supervised Learning with Consi
 Confidence, NeurIPS 2020, https://arxiv.org/abs/2001.07685
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Literal, NamedTuple
 
@@ -84,12 +84,14 @@ class Targets(NamedTuple):
         partner: [N] the image to mix in, or -1 for none.
         used: [N] whether the image takes part in the cross-entropy at all.
         share: μ, the partner's share in a mixed image.
+        log: numbers for the log, about how the images were labeled.
     """
 
     labels: Tensor
     partner: Tensor
     used: Tensor
     share: float = 0.0
+    log: Mapping[str, float | list[float]] = {}
 
     @classmethod
     def plain(cls, labels: Tensor) -> "Targets":
@@ -231,14 +233,15 @@ def train(
         frozen_backbone: train the bottleneck only; the backbone's statistics do not change either.
 
     Returns:
-        The trained feature extractor, and the mean losses of the last epoch.
+        The trained feature extractor; the log of the last labels, and the mean losses of the last
+        epoch.
     """
     model.freeze_classifier()
     objective = objective or Objective(lambda step: shot_loss(step, training))
     objective = _complete_objective(objective, model, images, training, rng)
     backbone = [] if frozen_backbone else model.backbone.parameters()
     optimizer = make_sgd(backbone, model.bottleneck.parameters(), training)
-    losses: Health = {}
+    log: Health = {}
     # Dropout draws from torch's global generator: seed it from ours, and restore it afterwards.
     with torch.random.fork_rng(devices=_cuda_devices(model)), _frozen(model, frozen_backbone):
         _seed(int(torch.randint(2**62, (1,), generator=rng)), device_of(model))
@@ -249,8 +252,9 @@ def train(
             progress = (round * training.epochs + epoch) / max(1, training.rounds * training.epochs)
             set_rate(optimizer, training, progress)
             losses = _epoch(model, images, targets, training, optimizer, rng, objective)
+            log = {**targets.log, **losses}
     model.eval()
-    return clone(model.feature_state()), losses
+    return clone(model.feature_state()), log
 
 
 def _epoch(
