@@ -409,5 +409,5 @@ def test_ladds_mean_teacher_does_not_count_a_round_without_replies() -> None:
     state, client = method.init(one_weight(0.0)), Client("a", "x")
     for replies in ({client: _reply(one_weight(2.0))}, {}, {client: _reply(one_weight(8.0))}):
         state = method.aggregate(state, replies)
-    assert int(state.values["taught"]) == 2
+    assert int(state.values["teacher_rounds"]) == 2
     assert value_of(state.models["teacher/0"]) == 5.0  # (2 + 8) / 2

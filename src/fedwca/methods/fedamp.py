@@ -12,6 +12,9 @@ silent, or where a common implementation is wrong:
 - σ is the median squared distance between clients after the first round, and α such that the
   others never get more than ½ together, so no model has a negative weight.
 - λ/α_k, the strength of the pull, is a setting of its own; the papers give none for this use.
+
+The server's state: the models "source" and "local/CLIENT", σ as "sigma", and "attention/CLIENT",
+the client's row of ξ.
 """
 
 from collections.abc import Mapping

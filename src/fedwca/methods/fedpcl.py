@@ -16,6 +16,9 @@ On pseudo-labels, as in the FedWCA paper. Choices where papers are silent:
   flat, the gradient's size is not. Without that factor τ = 70 would be no training at all.
 - Predictions are the source classifier's, as in all other methods, not the nearest local
   prototype's, so that a client gets a model of the same kind.
+
+The server's state: the model "source", and each client's last prototypes: "prototypes/CLIENT" and
+"present/CLIENT", the classes that it has.
 """
 
 from collections.abc import Mapping
@@ -77,8 +80,8 @@ class FedPCL(Method):
         for name in ("prototypes", "present"):
             if known := by_client(state.values, name):
                 values[name] = torch.stack(list(known.values()))
-        begun = f"present/{client.name}" in state.values
-        models = {} if begun else {"source": state.models["source"]}
+        joined = f"present/{client.name}" in state.values
+        models = {} if joined else {"source": state.models["source"]}
         return Record(models, values)
 
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:

@@ -281,7 +281,7 @@ class FedWCA(Clustered):
         """
         f_own, f_soft = message.models["cluster"], models_of(message, "soft")
         values: dict[str, Tensor] = {}
-        log: Mapping[str, float | list[float]] = {}
+        log: Health = {}
         if self.cluster_weights == "one_equal_adaptive":
             f_bar = f_soft[0]
         else:

@@ -12,9 +12,11 @@ silent:
 - The loss that decides is L_IM + λ·L_CE over all of a client's images in evaluation mode, with
   each model's own prototype labels. Equal losses: the lowest index.
 - The number of clusters is that of the target domains. A cluster that nobody picks keeps its model.
+
+The server's state: the models "source", "cluster/0", "cluster/1", …, and "cluster_of/CLIENT".
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar
 
 import torch
@@ -80,19 +82,27 @@ class IFCA(Method):
             return Record(state.models, values)
         picks = self._picks(replies)
         values.update({f"cluster_of/{name}": torch.tensor(pick) for name, pick in picks.items()})
-        source = state.models["source"]
-        before = models_of(state, "cluster") or [source] * self.clusters
-        clusters = []
-        for c in range(self.clusters):
-            members = [reply for client, reply in replies.items() if picks[client.name] == c]
-            clusters.append(merge_models(members, self.mean, self.aggregation, before[c]))
-        return Record({"source": source, **index_models("cluster", clusters)}, values)
+        clusters = index_models("cluster", self._merge_clusters(state, picks, replies))
+        return Record({"source": state.models["source"], **clusters}, values)
 
     def _picks(self, replies: Mapping[Client, Record]) -> dict[str, int]:
         """Return each client's cluster: its own pick, or the group of its ticket."""
         picks = {c.name: int(r.values["pick"]) for c, r in replies.items() if "pick" in r.values}
         tickets = {c.name: r.values["ticket"] for c, r in replies.items() if "ticket" in r.values}
         return {**picks, **balanced_groups(tickets, self.clusters)}
+
+    def _merge_clusters(
+        self, state: Record, picks: Mapping[str, int], replies: Mapping[Client, Record]
+    ) -> list[Weights]:
+        """Return every cluster's model, merged from its clients' replies."""
+        members: list[list[Record]] = [[] for _ in range(self.clusters)]
+        for client, reply in replies.items():
+            members[picks[client.name]].append(reply)
+        before = models_of(state, "cluster") or [state.models["source"]] * self.clusters
+        return [
+            merge_models(records, self.mean, self.aggregation, before[c])
+            for c, records in enumerate(members)
+        ]
 
     def offered(self, state: Record, client: Client) -> Weights:
         return cluster_model(state, client)
@@ -115,12 +125,9 @@ class IFCA(Method):
         values = {"samples": torch.tensor(len(images))}
         health: Health = {}
         if clusters := models_of(message, "cluster"):
-            losses = []
-            for weights in clusters:
-                load(model, weights, images, batch_norm, memory)
-                losses.append(adaptation_loss(evaluate(model, images), self.training.ce_weight))
-            health["scores"] = torch.tensor(losses).tolist()
-            values["pick"] = torch.tensor(losses).argmin()  # the first of equal ones
+            losses = self._score(clusters, model, images, memory)
+            health["scores"] = losses.tolist()
+            values["pick"] = losses.argmin()  # the first of equal ones
             start = clusters[int(values["pick"])]
         else:
             values["ticket"] = _draw_ticket(rng)
@@ -130,6 +137,20 @@ class IFCA(Method):
         reply = Record({"local": local}, values)
         memory = remember_statistics(local, batch_norm)
         return Adaptation(reply, memory, {**health, **training_losses})
+
+    def _score(
+        self,
+        clusters: Sequence[Weights],
+        model: DomainModel,
+        images: UnlabeledImages,
+        memory: Record,
+    ) -> Tensor:
+        """Return the loss of every cluster's model on the client's images."""
+        losses = []
+        for weights in clusters:
+            load(model, weights, images, self.training.batch_norm, memory)
+            losses.append(adaptation_loss(evaluate(model, images), self.training.ce_weight))
+        return torch.tensor(losses)
 
     # --- both -----------------------------------------------------------------------------------
 

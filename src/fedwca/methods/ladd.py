@@ -16,6 +16,9 @@ with. Choices where papers are silent, or where LADD's code differs from its tex
 - Distillation is a mean over classes, as in LADD's code, so λ_reg weighs 1/M of a cross-entropy.
 - λ_reg = 1 and s = 30, so shorter runs never get a mean teacher: the FedWCA paper searched both
   and does not report the values.
+
+The server's state: that of `Clustered`, the models "teacher/0", "teacher/1", … from `teacher_start`
+on, and "teacher_rounds", the number of models that each teacher is the mean of.
 """
 
 from collections.abc import Mapping
@@ -86,13 +89,13 @@ class LADD(Clustered):
         clusters = models_of(clustered, "cluster")
         if round_of(state) < self.teacher_start or not clusters or not replies:
             return clustered
-        count = int(state.values.get("taught", torch.tensor(0)))  # models in each running mean
+        count = int(state.values.get("teacher_rounds", torch.tensor(0)))
         before = models_of(state, "teacher") or clusters
         teachers = [
             mix([teacher, cluster], [count / (count + 1), 1 / (count + 1)])
             for teacher, cluster in zip(before, clusters, strict=True)
         ]
-        values = {**clustered.values, "taught": torch.tensor(count + 1)}
+        values = {**clustered.values, "teacher_rounds": torch.tensor(count + 1)}
         return Record({**clustered.models, **index_models("teacher", teachers)}, values)
 
     # --- client ---------------------------------------------------------------------------------

@@ -5,6 +5,9 @@ Unsupervised Domain Adaptation, ICML 2020, https://arxiv.org/abs/2002.08546
 
 The paper is silent on the budget: R·E epochs, as for all other methods; labels are renewed every
 epoch, as in SHOT.
+
+The server's state: the model "source", and "joined/CLIENT" for each client that has a model of its
+own.
 """
 
 from collections.abc import Mapping
@@ -40,12 +43,12 @@ class Local(Method):
 
     def send(self, state: Record, client: Client) -> Record:
         # A client needs the source model in its first round only.
-        models = {} if f"begun/{client.name}" in state.values else state.models
+        models = {} if f"joined/{client.name}" in state.values else state.models
         return Record(models=dict(models), values={"round": state.values["round"]})
 
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
-        begun = {f"begun/{client.name}": torch.tensor(True) for client in replies}
-        return Record(state.models, {**state.values, **begun, "round": state.values["round"] + 1})
+        joined = {f"joined/{client.name}": torch.tensor(True) for client in replies}
+        return Record(state.models, {**state.values, **joined, "round": state.values["round"] + 1})
 
     def offered(self, state: Record, client: Client) -> Weights:
         return state.models["source"]
