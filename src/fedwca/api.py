@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedwca._support.files import expand_path
 from fedwca._support.machine import keep_freed_memory
+from fedwca._support.text import format_count
 from fedwca.report.runs import RunView, flat_records, read_run
 
 if TYPE_CHECKING:  # imported by the functions that need PyTorch
@@ -35,8 +36,8 @@ def run(
             (default: mini-digits with all defaults).
         overrides: settings on top, such as {"method.name": "fedavg", "run.seed": 1}.
         runs: folder of all runs; this run gets a folder in it, named by its settings.
-        cache: folder for decoded images and source models (default: $FEDWCA_CACHE or
-            ~/.cache/fedwca).
+        cache: folder for decoded images and source models (default: $FEDWCA_CACHE,
+            $XDG_CACHE_HOME/fedwca or ~/.cache/fedwca).
         quiet: show no progress; warnings go to the logger `fedwca` in any case.
     """
     from fedwca.cli.console import Screen
@@ -77,8 +78,9 @@ class Run:
 
     def __repr__(self) -> str:
         state = "done" if self.done else "unfinished"
+        rounds = format_count(self._view.rounds, "round")
         score = "" if self.accuracy is None else f", accuracy {100 * self.accuracy:.1f} %"
-        return f"<Run {self.name}: {self._view.rounds} rounds, {state}{score}>"
+        return f"<Run {self.name}: {rounds}, {state}{score}>"
 
     @property
     def path(self) -> Path:

@@ -108,8 +108,10 @@ def test_missing_parts_are_named(tmp_path: Path, npz_folder: Path) -> None:
     run = finish_run(tmp_path, npz_folder, "fedavg")
     with pytest.raises(UserError, match=r"'dim/9'; did you mean 'dim/"):
         load_final_model(run, "dim/9")
-    with pytest.raises(UserError, match="is not a run folder"):
+    with pytest.raises(UserError, match=r"config\.json"):
         list_clients(tmp_path)
+    with pytest.raises(UserError, match=run.name):
+        list_clients(run.with_name(run.name[:-1]))
     shutil.rmtree(run / "checkpoint-00002")
     with pytest.raises(UserError, match="no valid checkpoint"):
         load_final_model(run, "dim/0")

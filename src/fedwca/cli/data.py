@@ -39,7 +39,8 @@ def check(folder: Folder, benchmark: BenchmarkName = None, cache: Cache = None) 
     path, loaded = _load_folder(folder, benchmark, cache, verify=True)
     header, rows = summarize(loaded)
     classes = f"{len(loaded.classes)} classes" if loaded.classes else "no known classes"
-    out.print_table(Table(f"{folder}: {loaded.name}, {classes}", header, rows))
+    name = "" if folder == loaded.name else f"{loaded.name}, "
+    out.print_table(Table(f"{folder}: {name}{classes}", header, rows))
     for name, domain in loaded.domains.items():
         for file, reason in domain.broken:
             out.print_line(f"broken: {name}: {file}: {reason}")

@@ -32,7 +32,7 @@ Cache = Annotated[
     Path | None,
     typer.Option(
         help="folder for decoded images and source models "
-        "(default: $FEDWCA_CACHE or ~/.cache/fedwca)",
+        "(default: $FEDWCA_CACHE, $XDG_CACHE_HOME/fedwca or ~/.cache/fedwca)",
     ),
 ]
 Set = Annotated[

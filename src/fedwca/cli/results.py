@@ -140,7 +140,7 @@ def watch(
         try:
             server.serve_forever()
         except KeyboardInterrupt:
-            out.print_line("ended")
+            out.print_line("stopped")
 
 
 def tensorboard(

@@ -16,6 +16,7 @@ from fedwca.experiments.run_schema import (
     check_line,
     corrupt_run_error,
     is_deployed,
+    no_run_error,
     read_settings,
 )
 from fedwca.experiments.runner import load_data
@@ -122,7 +123,7 @@ def load_last_checkpoint(run: Path, experiment: Experiment, source: DomainModel)
 
 def _open_run(run: Path) -> RunFolder:
     if not (run / "config.json").is_file():
-        raise UserError(f"{run} is not a run folder: it has no config.json; see `fedwca list`")
+        raise no_run_error(run)
     return RunFolder(run)
 
 
@@ -161,11 +162,11 @@ def _load_train_images(
     identity = RunFolder(run).read_json("config.json")["identity"]
     if identity["digests"]["data"] != benchmark.digests:
         raise UserError(
-            f"The images of {run} have changed since the run, and training.batch_norm "
+            f"the images of {run} have changed since the run, and training.batch_norm "
             "'recalibrate' needs them; restore them, or rerun"
         )
     data = experiment.data
     for member in benchmark.clients(data.source, data.partition, experiment.run.seed):
         if member.name == client:
             return member.train
-    raise UserError(f"The images of client {client!r} are missing; rerun the experiment")
+    raise UserError(f"the images of client {client!r} are missing; rerun the experiment")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator
 
-from fedwca._support.errors import UserError
+from fedwca._support.errors import UserError, did_you_mean
 
 __all__ = [
     "READ_ERRORS",
@@ -16,6 +16,7 @@ __all__ = [
     "clusters_in",
     "corrupt_run_error",
     "is_deployed",
+    "no_run_error",
     "one_cluster_notice",
     "read_settings",
     "weights_in",
@@ -128,6 +129,15 @@ def is_deployed(settings: dict[str, Any]) -> bool:
     return "deploy" in settings
 
 
+def no_run_error(folder: Path) -> UserError:
+    """Return the error for a path that is no run folder."""
+    if folder.exists():
+        return UserError(f"{folder} is not a run folder: it has no config.json; see `fedwca list`")
+    others = [config.parent.name for config in folder.parent.glob("*/config.json")]
+    hint = did_you_mean(folder.name, others, "see `fedwca list`")
+    return UserError(f"there is no run folder {folder}; {hint}")
+
+
 def corrupt_run_error(folder: Path) -> UserError:
     """Return the error for a folder whose files cannot be read."""
-    return UserError(f"The files in {folder} are corrupt. Move the folder away and rerun.")
+    return UserError(f"the files in {folder} are corrupt; move the folder away and rerun")

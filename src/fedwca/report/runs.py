@@ -12,6 +12,7 @@ from fedwca.experiments.run_schema import (
     check_line,
     clusters_in,
     corrupt_run_error,
+    no_run_error,
     one_cluster_notice,
     read_settings,
     weights_in,
@@ -122,7 +123,7 @@ def read_run(path: Path) -> RunView:
     """Read a run folder."""
     config = path / "config.json"
     if not config.is_file():
-        raise UserError(f"{path} is not a run folder: it has no config.json; see `fedwca list`")
+        raise no_run_error(path)
     try:
         settings = read_settings(read_json(config))
         final = read_verified(path / "result.json", older=True)  # None if corrupt
