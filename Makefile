@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt constraints-all.txt
 	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt -c constraints-all.txt -e '.[dev,flower,onnx,tensorboard,privacy]'
 	@touch $(STAMP)
 
-demo: $(STAMP) ## run four methods on the embedded benchmark and compare them (a few minutes)
+demo: $(STAMP) ## run four methods on the built-in benchmark and compare them (a few minutes)
 	$(BIN)/fedwca run configs/mini-digits.toml --method source_only --method local --method fedavg --method fedwca
 
 test: $(STAMP) ## check style and types, then run all fast tests

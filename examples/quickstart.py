@@ -1,4 +1,4 @@
-"""The Python API in a minute: run two methods on the embedded benchmark and use a model.
+"""The Python API in a minute: run two methods on the built-in benchmark and use a model.
 
     python examples/quickstart.py
 

@@ -156,7 +156,7 @@ def reproduce(
 ) -> None:
     """Reproduce a table of the paper.
 
-    Prints and saves the table beside the paper's numbers. A cell is one run: a row, source domain
+    Prints and saves the table next to the paper's numbers. A cell is one run: a row, source domain
     and seed. Finished cells are not repeated; interrupted cells resume.
 
     Example: fedwca reproduce main --scale tiny

@@ -275,7 +275,7 @@ function clusterSection(data) {
     table: {header: ["client", "domain", "cluster"], rows: data.clients.map((c) => [c.name, c.domain, c.cluster])},
   });
   const quality = data.purity ? ` Purity ${data.purity.purity.toFixed(2)}, by chance ${data.purity.chance.toFixed(2)}.` : "";
-  return section("clusters-section", "Clusters", `Found once, after the first round, without labels or domains.${quality}${pictures}`, el("div", {class: "charts wide"}, shown));
+  return section("clusters-section", "Clusters", `Each client's cluster after the last round.${quality}${pictures}`, el("div", {class: "charts wide"}, shown));
 }
 
 function weightSection(data) {
