@@ -4,7 +4,7 @@ import difflib
 import errno
 from collections.abc import Iterable
 
-__all__ = ["UserError", "describe_disk_error", "did_you_mean"]
+__all__ = ["UserError", "describe_disk_error", "did_you_mean", "missing_extra_error"]
 
 
 class UserError(Exception):
@@ -27,6 +27,11 @@ def did_you_mean(word: object, known: Iterable[str], otherwise: str = "") -> str
     if similar:
         return f"did you mean {similar[0]!r}?"
     return otherwise or f"choose from {', '.join(names)}"
+
+
+def missing_extra_error(problem: str, extra: str) -> UserError:
+    """Return the error for a package that an extra of fedwca installs."""
+    return UserError(f"{problem}; install it with: pip install 'fedwca[{extra}]'")
 
 
 def describe_disk_error(error: OSError) -> str:

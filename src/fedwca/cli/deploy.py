@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedwca._support.errors import UserError
+from fedwca._support.errors import UserError, missing_extra_error
 from fedwca._support.files import expand_path
 from fedwca.cli.console import out, show_logs
 from fedwca.cli.options import Cache, Set
@@ -33,9 +33,7 @@ def _check_flower() -> None:
     try:
         import flwr  # noqa: F401
     except ImportError:
-        raise UserError(
-            "deployments need Flower; install it with pip install 'fedwca[flower]'"
-        ) from None
+        raise missing_extra_error("deployments need Flower", "flower") from None
 
 
 @deploy_app.command()

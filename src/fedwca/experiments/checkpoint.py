@@ -87,8 +87,8 @@ def read_checkpoint(path: Path, run: str) -> Checkpoint:
         raise ValueError(f"{Path(error.filename).name} is missing") from None
     except OSError as error:  # it may be valid, so it must be neither ignored nor replaced
         raise UserError(
-            f"{path} cannot be read ({error.strerror}). Make it readable and rerun, or remove "
-            "it to resume from the checkpoint before."
+            f"{path} cannot be read ({error.strerror}); make it readable and rerun, or remove "
+            "it to resume from the checkpoint before"
         ) from None
     return Checkpoint(manifest["rounds"], state, memories, manifest["facts"])
 

@@ -119,8 +119,8 @@ def _build(settings: Mapping[str, Settings], method_name: str) -> Experiment:
     _check_data(data)
     if not data.source and source.weights is None:
         raise UserError(
-            "there is no source: set data.source to the domain with labels, "
-            "or source.weights to the file of a source model"
+            "no source is given: set data.source (a labeled domain), data.source_path (a folder of "
+            "labeled images) or source.weights (a model file)"
         )
     return experiment
 

@@ -176,7 +176,10 @@ def _log_warnings(experiment: Experiment, benchmark: Benchmark) -> None:
     backbone = experiment.model.backbone
     pretrained = experiment.model.weights or experiment.source.weights
     if backbone != "lenet" and not pretrained:
-        logger.warning("%s starts from random weights; set model.weights to ImageNet's", backbone)
+        logger.warning(
+            "%s starts from random weights; set model.weights to a file of ImageNet weights",
+            backbone,
+        )
 
 
 def load_data(experiment: Experiment, cache: Path, *, deployed: bool = False) -> Benchmark:

@@ -62,8 +62,8 @@ class RunFolder:
                 folder.write_json("config.json", {"identity": identity, "settings": settings})
         if folder.read_json("config.json").get("identity") != identity:
             raise UserError(
-                f"{path} holds a run with another configuration, or its data have changed since. "
-                "Choose another --runs folder or move this one away."
+                f"{path} holds a run with another configuration, or its data have changed since; "
+                "choose another --runs folder or move this one away"
             )
         return folder
 
@@ -72,7 +72,7 @@ class RunFolder:
             self._lock.acquire()
         except Timeout:
             raise UserError(
-                f"Another process is working on {self.path}. Wait for it or stop it first."
+                f"another process is working on {self.path}; wait for it or stop it first"
             ) from None
         return self
 
@@ -95,7 +95,7 @@ class RunFolder:
         except ValueError:
             content = None
         if not isinstance(content, dict):
-            raise UserError(f"{path} is corrupt. Move {self.path} away and rerun.")
+            raise UserError(f"{path} is corrupt; move {self.path} away and rerun")
         return content
 
     def write_json(self, name: str, content: Json) -> None:

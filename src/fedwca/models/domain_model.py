@@ -130,8 +130,8 @@ def build_model(
     weights = (net.out_features + classes) * bottleneck
     if weights > MAX_WEIGHTS:  # a model file or a server may ask for any size
         raise UserError(
-            f"This network would have {weights:,} weights after its backbone; lower image_size, "
-            "bottleneck or the number of classes."
+            f"this network would have {weights:,} weights after its backbone; lower image_size, "
+            "bottleneck or the number of classes"
         )
     # Built in this order, as the random weights depend on it.
     neck = make_bottleneck(net.out_features, bottleneck)

@@ -54,7 +54,7 @@ def load_model(path: str | Path) -> tuple[DomainModel, ModelDescription]:
     if DESCRIPTION not in metadata:
         raise UserError(
             f"{path} has no description of its network; give a file that `fedwca export` wrote, "
-            "or the model.safetensors of a site."
+            "or the model.safetensors of a site"
         )
     description = parse_description(metadata[DESCRIPTION], path)
     with torch.random.fork_rng(devices=[]):
@@ -75,7 +75,7 @@ def save_weights(
     """Write the weights of the whole model as safetensors, with the names of its classes."""
     path = Path(path)
     if path.suffix != ".safetensors":
-        raise UserError(f"Weights cannot be saved as {path}; give it the suffix .safetensors.")
+        raise UserError(f"weights cannot be saved as {path}; give it the suffix .safetensors")
     # Cloned, since safetensors refuses tied tensors and any layout but the contiguous one.
     state = {
         name: value.cpu().clone(memory_format=torch.contiguous_format)
@@ -145,8 +145,8 @@ def parse_description(text: str, path: str | Path) -> ModelDescription:
         return ModelDescription.model_validate(parse_json(text))
     except ValueError:  # also pydantic's ValidationError
         raise UserError(
-            f"The description in {path} is not valid in this version of fedwca; export the model "
-            "again, or install a newer version."
+            f"the description in {path} is not valid in this version of fedwca; export the model "
+            "again, or install a newer version"
         ) from None
 
 
@@ -160,7 +160,7 @@ def _load_state(
     except ValueError as error:
         raise UserError(
             f"{path}: {error}; use a file of the same backbone, and for a whole model also of the "
-            "same image_size, bottleneck and classes."
+            "same image_size, bottleneck and classes"
         ) from None
 
 
@@ -176,7 +176,7 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         tensors, metadata = load_tensors(path)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{path} cannot be read or is corrupt ({error}); download or save it again."
+            f"{path} cannot be read or is corrupt ({error}); download or save it again"
         ) from error
     return _unwrap_state(tensors, path), metadata
 
@@ -189,7 +189,7 @@ def _unwrap_state(content: Any, path: Path) -> dict[str, Tensor]:
     if not isinstance(content, Mapping) or not all(
         isinstance(value, Tensor) and not value.is_complex() for value in content.values()
     ):
-        raise UserError(f"{path} does not hold named tensors; save the model's state_dict() alone.")
+        raise UserError(f"{path} does not hold named tensors; save the model's state_dict() alone")
     state = {str(name): value.detach() for name, value in content.items()}
     if all(name.startswith("module.") for name in state):  # added by torch's DataParallel
         return {name.removeprefix("module."): value for name, value in state.items()}

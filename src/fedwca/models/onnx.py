@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedwca._support.errors import UserError
+from fedwca._support.errors import UserError, missing_extra_error
 from fedwca._support.files import write_atomically
 from fedwca.models.domain_model import DomainModel
 from fedwca.models.model_file import DESCRIPTION, format_description, parse_description
@@ -99,12 +99,12 @@ def load_onnx(path: str | Path) -> tuple[OnnxModel, ModelDescription]:
         session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime has many exception types
         raise UserError(
-            f"{path} cannot be read as ONNX; it may be corrupt, so export it again."
+            f"{path} cannot be read as ONNX; it may be corrupt, so export it again"
         ) from error
     entry = session.get_modelmeta().custom_metadata_map.get(DESCRIPTION)
     names = [part.name for part in (*session.get_inputs(), *session.get_outputs())]
     if entry is None or names != [_PIXELS, _LOGITS]:
-        raise UserError(f"{path} was not written by `fedwca export`; give a file that was.")
+        raise UserError(f"{path} was not written by `fedwca export`; give a file that was")
     return OnnxModel(session), parse_description(entry, path)
 
 
@@ -114,6 +114,4 @@ def _import(package: str) -> Any:
     try:
         return importlib.import_module(package)
     except ImportError:
-        raise UserError(
-            f'ONNX files need {package}; install it with: pip install "fedwca[onnx]"'
-        ) from None
+        raise missing_extra_error(f"ONNX files need {package}", "onnx") from None

@@ -106,7 +106,7 @@ def load_pytorch_file(path: Path) -> Any:
     except Exception as error:  # a corrupt file raises a dozen types
         raise UserError(
             f"{path} is corrupt or holds Python objects other than tensors, which are never run; "
-            "download it again, or save its state_dict() alone."
+            "download it again, or save its state_dict() alone"
         ) from error
 
 

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from fedwca._support.errors import UserError
+from fedwca._support.errors import UserError, missing_extra_error
 from fedwca.methods.base import Method
 from fedwca.methods.capabilities import Discloses
 from fedwca.privacy.mechanism import Privacy
@@ -51,9 +51,8 @@ def compute_epsilon(noise_multiplier: float, rounds: int, delta: float) -> float
         from dp_accounting import GaussianDpEvent
         from dp_accounting.rdp import RdpAccountant
     except ImportError:
-        raise UserError(
-            "[privacy] needs Google's dp-accounting to compute ε: run pip install 'fedwca[privacy]'"
-        ) from None
+        problem = "[privacy] needs Google's dp-accounting to compute ε"
+        raise missing_extra_error(problem, "privacy") from None
     accountant = RdpAccountant()
     accountant.compose(GaussianDpEvent(noise_multiplier / _SENSITIVITY), rounds)
     return float(accountant.get_epsilon(delta))

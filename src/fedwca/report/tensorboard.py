@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from fedwca._support.errors import UserError
+from fedwca._support.errors import missing_extra_error
 from fedwca._support.files import read_optional_json, write_atomically
 from fedwca._support.text import escape_unprintable, to_single_line
 from fedwca.experiments.run_schema import READ_ERRORS, corrupt_run_error
@@ -158,9 +158,7 @@ def _encode(run: RunView, values: list[_Value]) -> bytes:
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.record_writer import RecordWriter
     except ImportError:
-        raise UserError(
-            "TensorBoard is not installed: run pip install 'fedwca[tensorboard]'"
-        ) from None
+        raise missing_extra_error("event files need TensorBoard", "tensorboard") from None
 
     def make_summary(tag: str, content: float | bytes) -> Any:
         if isinstance(content, float):

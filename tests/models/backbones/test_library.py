@@ -190,7 +190,7 @@ def test_an_absent_library_is_named_with_its_extra(
     with pytest.raises(UserError) as caught:
         build_model(f"{library}:resnet18", 4)
     assert f"{library} cannot be imported" in str(caught.value)
-    assert 'pip install "fedwca[backbones]"' in str(caught.value)
+    assert "fedwca[backbones]" in str(caught.value)
 
 
 def test_a_library_that_fails_on_import_is_named_with_its_extra(

@@ -97,8 +97,8 @@ def load_benchmark(name: str, request: DataRequest) -> Benchmark:
     if raw.domains and not domains:
         file, reason = next(iter(loaded.values())).broken[0]
         raise UserError(
-            f"no image in {request.path} can be read; {file}, for example: {reason}. "
-            "Replace the files, or set data.path to others"
+            f"no image in {request.path} can be read; {file}, for example: {reason}; "
+            "replace the files, or set data.path to others"
         )
     classes = _number_classes(request.path, domains) if raw.classes is None else raw.classes
     warnings = (*raw.warnings, *_broken_image_warnings(loaded))

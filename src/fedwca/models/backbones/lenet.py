@@ -15,7 +15,7 @@ class LeNet(Backbone):
         side = ((image_size - 4) // 2 - 4) // 2  # 32 → 14 → 5, 28 → 12 → 4
         if side < 1:
             raise UserError(
-                f"LeNet cannot process images of {image_size} pixels; set image_size to 16 or more."
+                f"LeNet cannot process images of {image_size} pixels; set image_size to 16 or more"
             )
         self.conv1 = nn.Conv2d(3, 20, kernel_size=5)
         self.conv2 = nn.Conv2d(20, 50, kernel_size=5)

@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from fedwca._support.errors import UserError, did_you_mean
+from fedwca._support.errors import UserError, did_you_mean, missing_extra_error
 from fedwca.models.backbones.base import Backbone
 
 LIBRARIES = ("torchvision", "timm")
@@ -41,10 +41,8 @@ def _import(library: str) -> Any:
     try:
         return importlib.import_module(library)
     except Exception as error:  # a build for another torch fails with RuntimeError or OSError
-        raise UserError(
-            f"{library} cannot be imported ({type(error).__name__}); "
-            'install it with: pip install "fedwca[backbones]"'
-        ) from error
+        problem = f"{library} cannot be imported ({type(error).__name__})"
+        raise missing_extra_error(problem, "backbones") from error
 
 
 def _feature_width(net: nn.Module, name: str, image_size: int) -> int:
@@ -60,11 +58,11 @@ def _feature_width(net: nn.Module, name: str, image_size: int) -> int:
     except Exception as error:  # networks raise different types for such sizes
         raise UserError(
             f"{name} cannot process images of {image_size} pixels; "
-            "set image_size to the size it was designed for, often 224."
+            "set image_size to the size it was designed for, often 224"
         ) from error
     if not isinstance(features, Tensor) or features.ndim != 2:
         raise UserError(
-            f"{name} does not return one feature vector per image; choose another backbone."
+            f"{name} does not return one feature vector per image; choose another backbone"
         )
     return features.shape[1]
 
@@ -73,9 +71,7 @@ def _build_torchvision(module: Any, name: str) -> Any:
     net: nn.Module = module.models.get_model(name, weights=None)
     linear = [path for path, part in net.named_modules() if isinstance(part, nn.Linear)]
     if not linear:
-        raise UserError(
-            f"torchvision:{name} has no linear head to remove; choose another backbone."
-        )
+        raise UserError(f"torchvision:{name} has no linear head to remove; choose another backbone")
     # Whatever its name (fc, classifier.1, heads.head …), the head is the last linear layer.
     parent, _, child = linear[-1].rpartition(".")
     setattr(net.get_submodule(parent), child, nn.Identity())
