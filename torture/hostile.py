@@ -50,7 +50,7 @@ def run(
     change(grid)
     model = new_model()
     engine, log = engine_for(grid, experiment, model, CLASSES, dict.fromkeys(programs, ""))
-    with _POLLING, mock.patch("fedwca.engines.flower.site_registry._POLL_SECONDS", 0.001):
+    with _POLLING, mock.patch("fedwca.engines.flower.collector._POLL_SECONDS", 0.001):
         checkpoints = run_rounds(engine, experiment.method, dict(model.feature_state()), log)
     return checkpoints, log
 

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from fedwca.core.params import clone
-from fedwca.engines.flower import site_registry
+from fedwca.engines.flower import collector
 from fedwca.engines.flower.engine import Rules
 from fedwca.engines.simulator.simulator import Simulator
 from fedwca.experiments.rounds import federate
@@ -167,7 +167,7 @@ class Deployment:
 
 
 def soak(minutes: float, seed: int) -> dict[str, Any]:
-    site_registry._POLL_SECONDS = 0.02
+    collector._POLL_SECONDS = 0.02
     chance, faults = random.Random(seed), Counter[str]()
     samples: list[tuple[float, Usage]] = []
     started, rounds, turns = time.monotonic(), 0, 0

@@ -37,7 +37,7 @@ def test_sites_and_simulator_agree(
     programs = {n: site_program(tmp_path, site, tmp_path / "home") for n, site in enumerate(names)}
     model, sites = new_model(), dict.fromkeys(names, "")
     engine, log = engine_for(FakeGrid(programs), experiment, model, classes, sites)
-    with mock.patch("fedwca.engines.flower.site_registry._POLL_SECONDS", 0.02):
+    with mock.patch("fedwca.engines.flower.collector._POLL_SECONDS", 0.02):
         far = run_rounds(engine, method, model.feature_state(), log)
 
     clients = [load_site(tmp_path, site, tiny_benchmark) for site in names]

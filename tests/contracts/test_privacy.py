@@ -106,7 +106,7 @@ def over_the_wire(
     grid = Wire({node: asked(site_program(folder, s, home)) for node, s in enumerate(SITES)})
     expected = dict.fromkeys(SITES, "")
     engine, log = engine_for(grid, experiment, model, benchmark.classes, expected)
-    with mock.patch("fedwca.engines.flower.site_registry._POLL_SECONDS", 0.01):
+    with mock.patch("fedwca.engines.flower.collector._POLL_SECONDS", 0.01):
         run_rounds(engine, experiment.method, model.feature_state(), log)
     assert not any(status["problem"] for status in log.sites.values())
     return grid

@@ -71,7 +71,7 @@ class Federation:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedwca.engines.flower.site_registry._POLL_SECONDS", 0.02)
+    monkeypatch.setattr("fedwca.engines.flower.collector._POLL_SECONDS", 0.02)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from fedwca.data.augment import DIGITS
 from fedwca.data.site_images import SitePaths
 from fedwca.engines.base import Evaluation
 from fedwca.engines.codec import Payload, WireError, pack, unpack
-from fedwca.engines.flower.inbox import Inbox
+from fedwca.engines.flower.inbox import Inbox, Node
 from fedwca.engines.flower.messages import Reply, Request
 from fedwca.engines.flower.plan import Plan
 from fedwca.engines.flower.site import SiteConfig, handle_request
@@ -153,8 +153,8 @@ def some_objects(sandbox: Sandbox, given: dict[str, bytes]) -> None:
     superlink.take(objects()[0], "asked")
     superlink.pieces.update(given)
     inbox = Inbox(superlink.grid(sandbox.work), 60.0)
-    inbox._open = ["asked"]
-    assert [message_id for message_id, _ in (*inbox.poll(), *inbox.poll())] == ["asked"]
+    inbox._open = {"asked": (Node(1, ""), "", 0)}
+    assert [r.message_id for r in (*inbox.poll(), *inbox.poll())] == ["asked"]
     assert not inbox._open
 
 

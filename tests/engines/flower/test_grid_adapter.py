@@ -8,9 +8,11 @@ from flwr.superlink.grid.http_grid import HttpGrid
 
 from fedwca.engines.codec import WireError
 from fedwca.engines.flower.grid_adapter import IncompleteReplyError, StoredReply
-from fedwca.engines.flower.inbox import Inbox, NoReply
+from fedwca.engines.flower.inbox import Inbox, Node, NoReply
 from fedwca.engines.flower.messages import Request
 from tests.support.superlink import SuperLink, reply_of
+
+NODE = Node(1, "")
 
 
 def words(text: str) -> RecordDict:
@@ -110,11 +112,11 @@ def test_a_slow_reply_does_not_delay_others(
     last, superlink.pieces[head] = superlink.pieces[head], None
     superlink.take(reply_of(words("quick"), "quick"), "quick")
     inbox = Inbox(superlink.grid(tmp_path), 60.0)
-    inbox._open = ["slow", "quick"]
-    assert [message_id for message_id, _ in inbox.poll()] == ["quick"]
+    inbox._open = dict.fromkeys(("slow", "quick"), (NODE, "", 0))
+    assert [received.message_id for received in inbox.poll()] == ["quick"]
     superlink.pieces[head] = last
     assert inbox._slow["slow"].finished_within(60)
-    assert [message_id for message_id, _ in inbox.poll()] == ["slow"]
+    assert [received.message_id for received in inbox.poll()] == ["slow"]
     assert not inbox._slow
 
 
@@ -129,12 +131,12 @@ def test_only_the_reply_to_a_message_is_refused(superlink: SuperLink, tmp_path: 
     superlink.take(words("no message"))
     superlink.take(words("no message either"), "liar")
     inbox = Inbox(superlink.grid(tmp_path), 60.0)
-    inbox._open = ["honest", "liar"]
-    ((message_id, reply),) = inbox.poll()
-    assert message_id == "liar"
-    assert isinstance(reply, NoReply)
-    assert reply.refused
-    assert inbox._open == ["honest"]
+    inbox._open = dict.fromkeys(("honest", "liar"), (NODE, "", 0))
+    (received,) = inbox.poll()
+    assert received.message_id == "liar"
+    assert isinstance(received.reply, NoReply)
+    assert received.reply.refused
+    assert list(inbox._open) == ["honest"]
 
 
 def test_message_ids_cannot_be_guessed() -> None:

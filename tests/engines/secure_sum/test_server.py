@@ -158,7 +158,7 @@ def world(
     caplog: pytest.LogCaptureFixture,
 ) -> World:
     caplog.set_level("INFO", logger="fedwca")
-    monkeypatch.setattr("fedwca.engines.flower.site_registry._POLL_SECONDS", 0.01)
+    monkeypatch.setattr("fedwca.engines.flower.collector._POLL_SECONDS", 0.01)
     return World(tmp_path, tiny_benchmark, new_model, caplog)
 
 

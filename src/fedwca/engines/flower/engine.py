@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from fedwca.engines.base import Exchange, Job
+from fedwca.engines.flower.collector import Collector
 from fedwca.engines.flower.grid_adapter import FlowerGrid
 from fedwca.engines.flower.inbox import Inbox
 from fedwca.engines.flower.plan import Task
@@ -51,27 +52,23 @@ class FlowerEngine:
     ) -> None:
         self._task, self._rules, self._scratch = task, rules, scratch
         self._refusal_log = refusal_log
+        self._inbox = Inbox(grid, 2 * rules.round_seconds + 60)
         self._registry = SiteRegistry(
-            Inbox(grid, 2 * rules.round_seconds + 60),
-            task.request("join"),
-            read_expected,
-            publish,
-            refusal_log,
+            self._inbox, task.request("join"), read_expected, publish, refusal_log
         )
         self._started = False
 
     def clients(self) -> list[Client]:
         """Return the sites that are online, once there are enough of them."""
         started = reminded = time.monotonic()
-        while True:
-            self._registry.discard_replies()
+        online: list[str] = []
+        for _ in Collector(self._task, self._inbox, self._registry).collect():
             online = self._registry.online()
             if len(online) >= self._rules.least_sites and not self._missing(started):
                 break
             if time.monotonic() > reminded + _REMINDER:
                 reminded = time.monotonic()
                 logger.info("waiting for sites; online: %s", ", ".join(online) or "none")
-            self._registry.wait()
         if not self._started and (missing := self._registry.never_seen()):
             logger.info("starting without %s", ", ".join(missing))
         self._started = True
@@ -96,15 +93,15 @@ class FlowerEngine:
         """
         self._remove_files()
         self._registry.round = round
-        current = Round(self._task, self._registry, self._rules, self._scratch)
+        collector = Collector(self._task, self._inbox, self._registry)
+        current = Round(collector, self._rules, self._scratch)
         current.run(jobs)
         results = current.results()
-        down, up = current.bytes_down, current.bytes_up
         if self._task.plan.least_summed and current.keys:
-            sums = SumRound(self._task, self._registry, self._rules.round_seconds)
+            sums = SumRound(collector, self._rules.round_seconds)
             results = sums.replace_models(state, results, current.keys)
-            down, up = down + sums.bytes_down, up + sums.bytes_up
-        return Exchange(results, down, up, self._refusal_log.drain())
+        refused = self._refusal_log.drain()
+        return Exchange(results, collector.bytes_down, collector.bytes_up, refused)
 
     def close(self) -> None:
         """Remove messages and replies; Flower closes the connection."""

@@ -10,7 +10,7 @@ from fedwca.engines.codec import WireError
 from fedwca.engines.flower.grid_adapter import FlowerGrid, IncompleteReplyError, StoredReply
 from fedwca.engines.flower.messages import Reply, Request
 
-__all__ = ["Inbox", "NoReply", "Node"]
+__all__ = ["Inbox", "NoReply", "Node", "Received"]
 
 _PULL_TIMEOUT = 5.0  # seconds that a slow reply may delay the others
 
@@ -29,6 +29,19 @@ class NoReply(NamedTuple):
     refused: bool = False
 
 
+class Received(NamedTuple):
+    """A reply, or why there is none, with the request's id, receiver and round.
+
+    The site is "" for a request to join: it is sent to a node whose site is not known.
+    """
+
+    message_id: str
+    node: Node
+    site: str
+    round: int
+    reply: Reply | NoReply
+
+
 class Inbox:
     """Open requests and the replies to them.
 
@@ -39,7 +52,8 @@ class Inbox:
 
     def __init__(self, grid: FlowerGrid, seconds: float) -> None:
         self._grid, self._seconds = grid, seconds
-        self._open: list[str] = []  # ids of messages without a reply
+        # By message without a reply: node, site and round.
+        self._open: dict[str, tuple[Node, str, int]] = {}
         self._slow: dict[str, _Pull] = {}
 
     def nodes(self) -> list[Node]:
@@ -47,16 +61,16 @@ class Inbox:
         nodes = self._grid.get_nodes()
         return [Node(int(n.node_id), n.public_key.decode(errors="replace")) for n in nodes]
 
-    def send(self, node_id: int, request: Request) -> str | None:
+    def send(self, node: Node, request: Request, site: str = "") -> str | None:
         """Send a request and return the message's id; None if the node is gone."""
-        message = Message(request.to_records(), node_id, request.message_type, ttl=self._seconds)
+        message = Message(request.to_records(), node.id, request.message_type, ttl=self._seconds)
         message_id = self._grid.push_message(message)
         if message_id is not None:
-            self._open.append(message_id)
+            self._open[message_id] = (node, site, request.round)
         return message_id
 
-    def poll(self) -> Iterator[tuple[str, Reply | NoReply]]:
-        """Yield the replies that arrived, by message id; one at a time, as they may be large.
+    def poll(self) -> Iterator[Received]:
+        """Yield the replies that arrived, one at a time, as they may be large.
 
         Flower announces a reply before all of it is there. A slow or dying sender delays the
         others by a few seconds at most.
@@ -67,8 +81,7 @@ class Inbox:
             if not pull.finished_within(0 if slow else _PULL_TIMEOUT):
                 self._slow[message_id] = pull
             elif (reply := pull.reply()) is not None:
-                self._open.remove(message_id)
-                yield message_id, reply
+                yield Received(message_id, *self._open.pop(message_id), reply)
 
 
 class _Pull:

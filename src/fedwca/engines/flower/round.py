@@ -2,7 +2,6 @@
 
 import logging
 import shutil
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +14,8 @@ from torch import Tensor
 from fedwca._support.errors import UserError
 from fedwca.engines.base import ClientResult, Job
 from fedwca.engines.codec import Payload, WireError, open_record, pack, save_records
-from fedwca.engines.flower.inbox import NoReply
+from fedwca.engines.flower.collector import Collector
 from fedwca.engines.flower.messages import Reply, Work
-from fedwca.engines.flower.plan import Task
 from fedwca.engines.flower.reply_checks import (
     AcceptedReply,
     ExpectedReply,
@@ -25,7 +23,7 @@ from fedwca.engines.flower.reply_checks import (
     expect_reply,
     validate_reply,
 )
-from fedwca.engines.flower.site_registry import RegisteredSite, SiteRegistry
+from fedwca.engines.flower.site_registry import RegisteredSite
 from fedwca.engines.secure_sum.protocol import PublicKeys
 from fedwca.methods.base import Client
 
@@ -81,7 +79,6 @@ class _SiteJob:
         expected: what the reply must hold.
         places: where each tensor belongs; see `Payload`.
         tensors: all tensors of the job.
-        message_id: the message that has no reply yet.
         tries: how often the job was sent.
         result: from the accepted reply.
     """
@@ -90,7 +87,6 @@ class _SiteJob:
     expected: ExpectedReply
     places: str
     tensors: _StoredTensors
-    message_id: str | None = None
     tries: int = 0
     result: ClientResult | None = None
 
@@ -99,46 +95,38 @@ class Round:
     """The jobs of one round, and what the sites replied.
 
     Args:
-        task: the run.
-        registry: the sites.
+        collector: carries the messages.
         rules: when the round closes.
         folder: for what is sent and received.
 
     Attributes:
         keys: public keys of the sites that withheld their model.
-        bytes_down, bytes_up: size of the messages.
     """
 
-    def __init__(self, task: Task, registry: SiteRegistry, rules: Rules, folder: Path) -> None:
-        self._task, self._registry, self._rules = task, registry, rules
-        self._number, self._folder = registry.round, folder
+    def __init__(self, collector: Collector, rules: Rules, folder: Path) -> None:
+        self._collector, self._rules, self._folder = collector, rules, folder
+        self._task, self._registry = collector.task, collector.registry
+        self._number = self._registry.round
         self._job_folder = folder / "jobs"
         self._tensor_files: dict[str, Path] = {}  # of all jobs, by the tensor's hash
         self._jobs: dict[str, _SiteJob] = {}  # by site
+        self._needed = 0  # replies that the round needs
         self.keys: dict[str, PublicKeys] = {}
-        self.bytes_down = self.bytes_up = 0
 
     def run(self, jobs: Iterable[tuple[Client, Job]]) -> None:
         """Send the jobs and accept replies until all are there or time is up."""
         self._job_folder.mkdir(parents=True, exist_ok=True)
         for client, job in jobs:
             self._jobs[client.name] = self._encode(client, job)
-        needed = min(self._rules.least_sites, len(self._jobs))
-        deadline = time.monotonic() + self._rules.round_seconds
+        self._needed = min(self._rules.least_sites, len(self._jobs))
         while True:
-            self._receive()
-            self._send()
-            enough = len(self.results()) >= needed
-            if not self._unanswered() or (enough and not self._may_still_reply()):
-                break
-            if not enough:
-                self._stop_if_all_failed()
-            if time.monotonic() > deadline:
-                if enough:
+            for _ in self._collector.collect(self._rules.round_seconds, self._accept):
+                self._send()
+                if self._is_over():
                     break
-                self._log_too_few()
-                deadline = time.monotonic() + self._rules.round_seconds
-            self._registry.wait()
+            if len(self.results()) >= self._needed:
+                break
+            self._log_too_few()
         for name in self._unanswered():
             logger.info("round %d: closed without %s", self._number, name)
         shutil.rmtree(self._job_folder, ignore_errors=True)
@@ -164,42 +152,22 @@ class Round:
         """Send the job to every site that is online and has no open message."""
         online = self._registry.online()
         for name, job in self._unanswered().items():
-            if name in online and job.message_id is None and job.tries < _MAX_TRIES:
+            if name in online and name not in self._collector.open and job.tries < _MAX_TRIES:
                 self._send_job(self._registry[name], job)
 
     def _send_job(self, site: RegisteredSite, job: _SiteJob) -> None:
         job.tries += 1
         new = {name: job.tensors[name] for name in job.tensors.keys() - site.known_tensors}
-        payload = Payload(job.places, safetensors.torch.save(new))
-        request = self._task.request("work", self._number, payload)
-        job.message_id = self._registry.send(site, request)
-        if job.message_id is not None:
-            self.bytes_down += payload.nbytes()
+        self._collector.send(site, "work", Payload(job.places, safetensors.torch.save(new)))
 
-    def _receive(self) -> None:
-        for received in self._registry.poll():
-            job = self._jobs.get(received.site.name)
-            if job is not None and job.message_id == received.message_id:
-                job.message_id = None
-                self._handle(received.site, job, received.reply)
-            else:
-                received.log_late()
-
-    def _handle(self, site: RegisteredSite, job: _SiteJob, reply: Reply | NoReply) -> None:
-        if isinstance(reply, NoReply):
-            site.known_tensors.clear()  # the site may have lost anything
-            self._registry.report_no_reply(site, "failed", reply)
-            return
-        self.bytes_up += reply.payload.nbytes()
+    def _accept(self, site: RegisteredSite, reply: Reply) -> None:
+        """Validate a reply and store its result."""
+        job = self._jobs[site.name]
         if reply.missing:
             site.known_tensors.clear()
-            self._registry.report_failure(site, "is sent the round again", "tensors were missing")
-        elif reply.problem:
-            self._registry.report_failure(site, "failed", reply.problem)
-        else:
-            self._validate(site, job, reply)
-
-    def _validate(self, site: RegisteredSite, job: _SiteJob, reply: Reply) -> None:
+            problem = "tensors were missing"
+            self._registry.report_failure(site, f"resending to {site.name}", problem)
+            return
         try:
             accepted = validate_reply(
                 self._task, self._number, site, reply, job.expected, job.tensors
@@ -208,11 +176,11 @@ class Round:
         except Exception as error:  # whatever a site sends must not end the run of the others
             if isinstance(error, MiscountError):  # its images may have changed
                 self._registry.request_join(site.node)
-            self._registry.refuse(site, "failed", error)
+            self._registry.refuse(site, f"{site.name} failed", error)
         else:
             site.known_tensors = {*job.tensors, *accepted.tensors}
             site.status["answered"] = self._number
-            job.result = self._accept(site.name, accepted)
+            job.result = self._store_result(site.name, accepted)
 
     def _check_keys(self, keys: PublicKeys | None) -> None:
         """Refuse keys of another site: two sites with one key would stop the sum for all."""
@@ -220,7 +188,7 @@ class Round:
         if keys is not None and others & set(keys):
             raise WireError("its keys for the secure sum are those of another site")
 
-    def _accept(self, name: str, accepted: AcceptedReply) -> ClientResult:
+    def _store_result(self, name: str, accepted: AcceptedReply) -> ClientResult:
         """Return the result of a reply, with the models in a file unless they will be summed."""
         if accepted.keys is not None:
             self.keys[name] = accepted.keys
@@ -234,25 +202,25 @@ class Round:
     def _unanswered(self) -> dict[str, _SiteJob]:
         return {name: job for name, job in self._jobs.items() if job.result is None}
 
-    def _may_still_reply(self) -> bool:
-        """Return whether any site may still reply."""
-        recently_lost = self._registry.lost_within(self._rules.return_seconds)
-        return any(
-            name in recently_lost
-            if self._registry[name].lost_at is not None
-            else job.message_id is not None or job.tries < _MAX_TRIES
-            for name, job in self._unanswered().items()
-        )
+    def _may_reply(self, name: str) -> bool:
+        """Return whether a site has an open message or may be sent another."""
+        return name in self._collector.open or self._jobs[name].tries < _MAX_TRIES
 
-    def _stop_if_all_failed(self) -> None:
-        """Stop the run if no site is left that could still reply; it would wait forever."""
-        failed = self._unanswered()
-        if any(job.message_id is not None or job.tries < _MAX_TRIES for job in failed.values()):
-            return
-        problems = dict.fromkeys(self._registry[name].status["problem"] for name in failed)
-        raise UserError(
-            f"{', '.join(failed)} failed {_MAX_TRIES} times ({'; '.join(problems)}): "
-            "fix that, then resume with `fedwca deploy run --resume`"
+    def _is_over(self) -> bool:
+        """Return whether there is nothing to wait for; UserError if too few can ever reply."""
+        unanswered = self._unanswered()
+        if len(self.results()) < self._needed:
+            if any(map(self._may_reply, unanswered)):
+                return False
+            problems = dict.fromkeys(self._registry[name].status["problem"] for name in unanswered)
+            raise UserError(
+                f"{', '.join(unanswered)} failed {_MAX_TRIES} times ({'; '.join(problems)}): "
+                "fix that, then resume with `fedwca deploy run --resume`"
+            )
+        recently_lost = self._registry.lost_within(self._rules.return_seconds)
+        return not any(
+            self._may_reply(name) if self._registry[name].lost_at is None else name in recently_lost
+            for name in unanswered
         )
 
     def _log_too_few(self) -> None:

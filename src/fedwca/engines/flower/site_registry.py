@@ -4,9 +4,9 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple, TypedDict
+from typing import TypedDict
 
 from fedwca._support.files import append_line, read_lines
 from fedwca._support.text import to_single_line
@@ -15,11 +15,10 @@ from fedwca.engines.codec import WireError
 from fedwca.engines.flower.inbox import Inbox, Node, NoReply
 from fedwca.engines.flower.messages import Reply, Request
 
-__all__ = ["ReceivedReply", "RefusalLog", "RegisteredSite", "SiteRegistry", "SiteStatus"]
+__all__ = ["RefusalLog", "RegisteredSite", "SiteRegistry", "SiteStatus"]
 
 logger = logging.getLogger(__name__)
 
-_POLL_SECONDS = 0.5
 _REPEAT_JOIN = 60.0  # seconds until a node that did not join is asked again
 _MAX_IMAGES = 2**24  # of a site; the more images, the coarser the fixed point of secure sums
 
@@ -64,19 +63,6 @@ class RefusalLog:
         return new
 
 
-class ReceivedReply(NamedTuple):
-    """A site's reply, or why there is none."""
-
-    message_id: str
-    site: "RegisteredSite"
-    round: int
-    reply: Reply | NoReply
-
-    def log_late(self) -> None:
-        """Log that the reply arrived after its round."""
-        logger.info("%s answered round %d too late", self.site.name, self.round)
-
-
 class RegisteredSite:
     """A site that has joined.
 
@@ -101,12 +87,15 @@ class SiteRegistry:
     """Asks nodes which site they are, and keeps track of the sites.
 
     Args:
-        inbox: carries the messages.
+        inbox: knows the nodes, and carries the requests to join.
         join_request: what a node is asked.
         read_expected: returns the deployment's sites as they are now, each with its public key,
             or "" where sites have no keys.
         publish: called with the status of all sites whenever one changes.
         refusal_log: records refused replies.
+
+    Attributes:
+        round: number of completed rounds, for the log.
     """
 
     def __init__(
@@ -123,8 +112,6 @@ class SiteRegistry:
         self._sites: dict[str, RegisteredSite] = {}
         # By node: when to ask it again to join, and the pause before that.
         self._joining: dict[int, tuple[float, float]] = {}
-        self._join_messages: dict[str, Node] = {}
-        self._messages: dict[str, tuple[RegisteredSite, int]] = {}  # with the round
         self._published: dict[str, SiteStatus] = {}
         self.round = 0
 
@@ -146,37 +133,26 @@ class SiteRegistry:
         since = time.monotonic() - seconds
         return [n for n, site in self._sites.items() if site.lost_at and site.lost_at > since]
 
-    def send(self, site: RegisteredSite, request: Request) -> str | None:
-        """Send a site a request and return the message's id; None if the site is gone."""
-        message_id = self._inbox.send(site.node.id, request)
-        if message_id is not None:
-            self._messages[message_id] = (site, request.round)
-        return message_id
-
-    def poll(self) -> Iterator[ReceivedReply]:
-        """Yield the replies of sites, one at a time; then update which sites are online."""
-        for message_id, reply in self._inbox.poll():
-            if message_id in self._messages:
-                yield ReceivedReply(message_id, *self._messages.pop(message_id), reply)
-            else:
-                self._handle_join_reply(self._join_messages.pop(message_id), reply)
-        self._update_nodes()
-        self._publish_changes()
-
-    def discard_replies(self) -> None:
-        """Poll while no round is open."""
-        for received in self.poll():
-            received.log_late()
-
-    def wait(self) -> None:
-        """Sleep until it is worth polling again."""
-        time.sleep(_POLL_SECONDS)
+    def update(self) -> None:
+        """Update which sites are online, ask new nodes to join, and publish what has changed."""
+        nodes = {node.id: node for node in self._inbox.nodes()}
+        self._joining = {node: asked for node, asked in self._joining.items() if node in nodes}
+        for site in self._sites.values():
+            self._set_online(site, site.node.id in nodes)
+        registered = {site.node.id for site in self._sites.values()}
+        for node in nodes.values():
+            if node.id not in registered:
+                self._request_join_if_expected(node)
+        statuses = {name: site.status.copy() for name, site in self._sites.items()}
+        if statuses != self._published:
+            self._published = statuses
+            self._publish(statuses)
 
     def report_failure(self, site: RegisteredSite, what: str, problem: str) -> None:
         """Log a site's problem and show it in its status; `what` is the consequence."""
         problem = to_single_line(problem)
         site.status["problem"] = f"round {self.round}: {problem}"
-        logger.info("round %d: %s %s: %s", self.round, site.name, what, problem)
+        logger.info("round %d: %s: %s", self.round, what, problem)
 
     def refuse(self, site: RegisteredSite, what: str, error: str | Exception) -> None:
         """Count, log and show a refused reply."""
@@ -187,7 +163,10 @@ class SiteRegistry:
 
     def report_no_reply(self, site: RegisteredSite, what: str, reply: NoReply) -> None:
         """Report a site without a reply, or one that cannot be read."""
-        (self.refuse if reply.refused else self.report_failure)(site, what, reply.reason)
+        if reply.refused:
+            self.refuse(site, what, reply.reason)
+        else:
+            self.report_failure(site, what, reply.reason)
 
     def request_join(self, node: Node) -> None:
         """Ask a node which site it is, and how many images it has.
@@ -197,19 +176,7 @@ class SiteRegistry:
         """
         _, pause = self._joining.get(node.id, (0, _REPEAT_JOIN / 2))
         self._joining[node.id] = (time.monotonic() + 2 * pause, 2 * pause)
-        message_id = self._inbox.send(node.id, self._join_request)
-        if message_id is not None:
-            self._join_messages[message_id] = node
-
-    def _update_nodes(self) -> None:
-        nodes = {node.id: node for node in self._inbox.nodes()}
-        self._joining = {node: asked for node, asked in self._joining.items() if node in nodes}
-        for site in self._sites.values():
-            self._set_online(site, site.node.id in nodes)
-        registered = {site.node.id for site in self._sites.values()}
-        for node in nodes.values():
-            if node.id not in registered:
-                self._request_join_if_expected(node)
+        self._inbox.send(node, self._join_request)
 
     def _set_online(self, site: RegisteredSite, online: bool) -> None:
         if online and site.lost_at is not None:
@@ -232,7 +199,8 @@ class SiteRegistry:
             logger.info("Ignoring a node with an unregistered key")
             self._joining[node.id] = (math.inf, 0)
 
-    def _handle_join_reply(self, node: Node, reply: Reply | NoReply) -> None:
+    def handle_join_reply(self, node: Node, reply: Reply | NoReply) -> None:
+        """Register the node's site, or log why the node cannot join."""
         if node.id in self._joining:
             self._joining[node.id] = (time.monotonic() + _REPEAT_JOIN, _REPEAT_JOIN)
         owner = self._owner(node)
@@ -286,9 +254,3 @@ class SiteRegistry:
         site.node = node
         site.status["images"], site.status["test_images"] = reply.images, reply.test_images
         self._set_online(site, True)
-
-    def _publish_changes(self) -> None:
-        statuses = {name: site.status.copy() for name, site in self._sites.items()}
-        if statuses != self._published:
-            self._published = statuses
-            self._publish(statuses)

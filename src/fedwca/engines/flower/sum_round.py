@@ -1,6 +1,5 @@
 """The steps of secure sums with the sites, after they have adapted."""
 
-import time
 from collections.abc import Collection, Mapping
 
 import torch
@@ -8,11 +7,10 @@ import torch
 from fedwca.core.params import Weights
 from fedwca.engines.base import ClientResult
 from fedwca.engines.codec import Payload, WireError, pack, unpack
-from fedwca.engines.flower.inbox import NoReply
+from fedwca.engines.flower.collector import Collector
 from fedwca.engines.flower.messages import SUM_RECORD, Reply
-from fedwca.engines.flower.plan import Task
 from fedwca.engines.flower.reply_checks import check_magnitude, check_origin
-from fedwca.engines.flower.site_registry import RegisteredSite, SiteRegistry
+from fedwca.engines.flower.site_registry import RegisteredSite
 from fedwca.engines.record_checks import check_state, check_step_size
 from fedwca.engines.secure_sum.protocol import PublicKeys
 from fedwca.engines.secure_sum.server import STEPS, SecureSums, Step
@@ -29,17 +27,13 @@ class SumRound:
     replies of one site could reveal its model.
 
     Args:
-        task: the run.
-        registry: the sites.
+        collector: carries the messages.
         seconds: time limit of a step.
-
-    Attributes:
-        bytes_down, bytes_up: size of the messages.
     """
 
-    def __init__(self, task: Task, registry: SiteRegistry, seconds: float) -> None:
-        self._task, self._registry, self._seconds = task, registry, seconds
-        self.bytes_down = self.bytes_up = 0
+    def __init__(self, collector: Collector, seconds: float) -> None:
+        self._collector, self._seconds = collector, seconds
+        self._task, self._registry = collector.task, collector.registry
 
     def replace_models(
         self,
@@ -80,44 +74,25 @@ class SumRound:
 
     def _run_step(self, step: Step, sums: SecureSums) -> None:
         """Send each site its message, and accept replies until all are there or time is up."""
-        self._registry.discard_replies()
-        open_messages: dict[str, RegisteredSite] = {}
-        for name, message in sums.messages(step).items():
-            site, (payload, _) = self._registry[name], pack({SUM_RECORD: message})
-            self.bytes_down += payload.nbytes()
-            request = self._task.request(step, self._registry.round, payload)
-            message_id = self._registry.send(site, request)
-            if message_id is not None:
-                open_messages[message_id] = site
-        deadline = time.monotonic() + self._seconds
-        while open_messages and time.monotonic() < deadline:
-            for received in self._registry.poll():
-                if open_messages.pop(received.message_id, None) is not None:
-                    self._handle(step, received.site, received.reply, sums)
-                else:
-                    received.log_late()
-            open_messages = {m: s for m, s in open_messages.items() if s.lost_at is None}
-            if open_messages:
-                self._registry.wait()
-
-    def _handle(
-        self, step: Step, site: RegisteredSite, reply: Reply | NoReply, sums: SecureSums
-    ) -> None:
         consequence = f"drops out of the sum ({step})"
-        if isinstance(reply, NoReply):
-            self._registry.report_no_reply(site, consequence, reply)
-            return
-        if reply.problem:
-            self._registry.report_failure(site, consequence, reply.problem)
-            return
-        try:
-            check_origin(reply, site.name, self._task.run, self._registry.round)
-            self.bytes_up += reply.payload.nbytes()
-            names = sums.reply_names(step, site.name)
-            template = self._task.features if step == "mask" else {}
-            sums.accept(step, site.name, read_step_reply(reply.payload, names, template))
-        except Exception as error:  # whatever a site sends must not end the run of the others
-            self._registry.refuse(site, consequence, error)
+
+        def accept(site: RegisteredSite, reply: Reply) -> None:
+            try:
+                check_origin(reply, site.name, self._task.run, self._registry.round)
+                names = sums.reply_names(step, site.name)
+                template = self._task.features if step == "mask" else {}
+                sums.accept(step, site.name, read_step_reply(reply.payload, names, template))
+            except Exception as error:  # whatever a site sends must not end the run of the others
+                self._registry.refuse(site, f"{site.name} {consequence}", error)
+
+        self._collector.open.clear()
+        for name, message in sums.messages(step).items():
+            self._collector.send(self._registry[name], step, pack({SUM_RECORD: message})[0])
+        for _ in self._collector.collect(self._seconds, accept, consequence):
+            for name in self._collector.open.keys() - self._registry.online():
+                del self._collector.open[name]
+            if not self._collector.open:
+                break
 
 
 def read_step_reply(payload: Payload, names: Collection[str], template: Weights) -> Record:
