@@ -135,7 +135,8 @@ TIMED: dict[tuple[Any, str], str] = {
     (FedWCA, "_blend"): "blending at the client",
     (FedWCA, "send"): "server: messages",
     (FedWCA, "aggregate"): "server: clustering and aggregation",
-    (ClientRuntime, "evaluate_job"): "evaluation on test images",
+    (ClientRuntime, "load_offered"): "evaluation on test images",
+    (ClientRuntime, "evaluate"): "evaluation on test images",
     (RunFolder, "save_checkpoint"): "checkpoint",
 }
 SERVER = ("server: messages", "server: clustering and aggregation")

@@ -67,7 +67,7 @@ def check_against_simulator(
     for site in SITES:
         memory = memories.get(site, Record())
         offered = experiment.method.offered(state, Client(site))
-        runtime.evaluate(site, experiment.method.personal(offered, memory), memory)
+        runtime.load_offered(site, offered, memory)
         used = source_model(classes)
         load_weights(
             used, deployment.folder / "sites" / site / "runs" / run.name / "model.safetensors"

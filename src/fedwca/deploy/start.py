@@ -19,7 +19,6 @@ from fedwca.experiments.experiment import Experiment
 from fedwca.experiments.runner import find_weights_files, load_data
 from fedwca.experiments.source import initialize_model
 from fedwca.experiments.store import RunFolder
-from fedwca.models import load_weights
 
 __all__ = [
     "STOPPED",
@@ -61,10 +60,8 @@ def _check_startable(
 ) -> None:
     """Raise UserError here rather than in the ServerApp, where only a log would show it."""
     check_deployable(experiment)
-    weights = find_weights_files(experiment).get("source")
-    if weights is not None:
-        benchmark = load_data(experiment, cache, deployed=True)
-        load_weights(initialize_model(experiment, benchmark), weights)
+    if "source" in find_weights_files(experiment):
+        initialize_model(experiment, load_data(experiment, cache, deployed=True))
     if experiment.deploy.least_sites > len(server.sites):
         raise UserError(
             f"deploy.least_sites is {experiment.deploy.least_sites}, but the deployment has "

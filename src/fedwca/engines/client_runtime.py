@@ -56,16 +56,22 @@ class ClientRuntime:
 
     def run(self, name: str, round: int, job: Job) -> ClientResult:
         """Run a client's job: evaluate first, then adapt."""
-        evaluation = self.evaluate_job(name, job)
-        if job.message is None:
-            return ClientResult(None, evaluation)
-        return ClientResult(self.adapt(name, round, job.message, job.memory), evaluation)
+        evaluation = adapted = None
+        if job.offered is not None:
+            self.load_offered(name, job.offered, job.memory)
+            evaluation = self.evaluate(name)
+        if job.message is not None:
+            adapted = self.adapt(name, round, job.message, job.memory)
+        return ClientResult(adapted, evaluation)
 
-    def evaluate_job(self, name: str, job: Job) -> Evaluation | None:
-        """Evaluate the weights that the server offers; the model holds them afterwards."""
-        if job.offered is None:
-            return None
-        return self.evaluate(name, self.method.personal(job.offered, job.memory), job.memory)
+    def load_offered(self, name: str, offered: Weights, memory: Record) -> None:
+        """Load the weights that the client uses, given those that the server offers."""
+        self.load(name, self.method.personal(offered, memory), memory)
+
+    def load(self, name: str, weights: Weights, memory: Record) -> None:
+        """Load weights into the model, with the client's BatchNorm statistics."""
+        images = self.clients[name].train
+        load(self.model, weights, images, self.method.training.batch_norm, memory)
 
     def adapt(self, name: str, round: int, message: Record, memory: Record) -> Adaptation:
         """Run the client's half of a round."""
@@ -82,10 +88,9 @@ class ClientRuntime:
         draw = draw_from_seed(self.seed, round, name) if self.seeded_noise else draw_from_system
         return privatize(adapted, message, self.privacy, draw)
 
-    def evaluate(self, name: str, weights: Weights, memory: Record) -> Evaluation:
-        """Evaluate weights on the client's test images, or only their confidence without any."""
+    def evaluate(self, name: str) -> Evaluation:
+        """Evaluate the model on the client's test images; without any, only its confidence."""
         client = self.clients[name]
-        load(self.model, weights, client.train, self.method.training.batch_norm, memory)
         outputs = evaluate(self.model, client.test.images if client.test else client.train)
         confidence, predicted = outputs.probabilities.max(dim=1)
         if client.test is None:

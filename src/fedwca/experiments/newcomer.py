@@ -64,9 +64,12 @@ def adapt_newcomer(run: Path, name: str, paths: SitePaths) -> Newcomer:
     state, adapted = _adapt(site, method, state, client)
     facts = _describe_adaptation(method, state, client, adapted)
     models = {"source": source, **_server_models(method, state, client, facts.get("v"))}
-    scores = {label: site.evaluate(name, weights, Record()) for label, weights in models.items()}
-    # Last, because evaluating loads the weights into the model that is returned.
-    scores["delivered"] = site.evaluate(name, adapted.reply.models[LOCAL], adapted.memory)
+    scores = {}
+    for label, weights in models.items():
+        site.load(name, weights, Record())
+        scores[label] = site.evaluate(name)
+    site.load(name, adapted.reply.models[LOCAL], adapted.memory)
+    scores["delivered"] = site.evaluate(name)
     facts |= _describe_score(scores["delivered"])
     return Newcomer(model, description.with_details(**facts), scores)
 

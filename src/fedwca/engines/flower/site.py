@@ -123,8 +123,10 @@ class _SiteRound:
         runtime = self._build_runtime(work.classifier, images)
         keep_freed_memory()
         with use_threads(self._config.threads or count_cores()):
-            evaluation = runtime.evaluate_job(site, job)
-            if evaluation is not None:
+            evaluation = None
+            if job.offered is not None:
+                runtime.load_offered(site, job.offered, job.memory)
+                evaluation = runtime.evaluate(site)
                 self._save_model(runtime.model)
             adapted = self._adapt(runtime, job)
         if private:  # an evaluation reveals something about the images, and has no noise
