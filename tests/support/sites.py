@@ -23,7 +23,7 @@ from fedwca.engines.flower.engine import FlowerEngine, Rules
 from fedwca.engines.flower.messages import Reply, Request
 from fedwca.engines.flower.plan import Plan, create_task
 from fedwca.engines.flower.site import SiteConfig, handle_request
-from fedwca.engines.flower.site_registry import RefusalLog, SiteStatus
+from fedwca.engines.flower.site_registry import RefusalLedger, SiteStatus
 from fedwca.experiments.config import Experiment, resolve
 from fedwca.experiments.rounds import federate
 from fedwca.experiments.store import Checkpoint
@@ -172,7 +172,7 @@ def engine_for(
         lambda: expected,
         log.sites.update,
         folder / "messages",
-        RefusalLog(refusals or folder / "refusals.jsonl"),
+        RefusalLedger(refusals or folder / "refusals.jsonl"),
     )
     weakref.finalize(engine, shutil.rmtree, folder, ignore_errors=True)
     return engine, log

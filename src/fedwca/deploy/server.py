@@ -12,7 +12,7 @@ from fedwca._support.text import format_count
 from fedwca.engines.flower.engine import FlowerEngine, Rules
 from fedwca.engines.flower.grid_adapter import FlowerGrid
 from fedwca.engines.flower.plan import Plan, create_task
-from fedwca.engines.flower.site_registry import RefusalLog, SiteStatus
+from fedwca.engines.flower.site_registry import RefusalLedger, SiteStatus
 from fedwca.experiments.experiment import Experiment
 from fedwca.experiments.rounds import federate_into
 from fedwca.experiments.runner import PreparedRun, prepare_run, save_guarantee
@@ -27,12 +27,12 @@ logger = logging.getLogger(__name__)
 
 LOG = "log.txt"
 SITES = "sites.json"
-REFUSAL_LOG = "ledger.jsonl"
+LEDGER = "ledger.jsonl"
 _MAX_EXTRA_BYTES = 2**26  # in a reply besides its model: values, names, metrics
 
 # Returns the grid of nodes, given a folder for replies and the size limit of a reply.
 ConnectGrid = Callable[[Path, int], FlowerGrid]
-SiteKeys = Callable[[], Mapping[str, str]]
+ReadSiteKeys = Callable[[], Mapping[str, str]]
 
 
 def check_deployable(experiment: Experiment) -> None:
@@ -70,7 +70,11 @@ def _check_summable(experiment: Experiment) -> None:
 
 
 def serve(
-    connect: ConnectGrid, experiment: Experiment, runs: Path, cache: Path, site_keys: SiteKeys
+    connect: ConnectGrid,
+    experiment: Experiment,
+    runs: Path,
+    cache: Path,
+    read_site_keys: ReadSiteKeys,
 ) -> RunFolder:
     """Run or resume an experiment with the connected sites; return it if it is finished.
 
@@ -79,13 +83,13 @@ def serve(
         experiment: its settings have passed `check_deployable`.
         runs: folder of runs.
         cache: folder of decoded images and source models.
-        site_keys: returns the current sites with their public keys, "" in plaintext.
+        read_site_keys: returns the current sites with their public keys, "" in plaintext.
     """
     with prepare_run(experiment, runs, cache, deployed=True) as run:
         if run is not None:
             with log_to_file(run.folder.path / LOG):
                 save_guarantee(run.folder, experiment.privacy, run.guarantee)
-                engine = _create_engine(connect, experiment, run, site_keys)
+                engine = _create_engine(connect, experiment, run, read_site_keys)
                 # Sites keep the memory of a few rounds only, so the server must not resume earlier.
                 settings = experiment.run.model_copy(update={"checkpoint_every": 1})
                 experiment = experiment.model_copy(update={"run": settings})
@@ -94,7 +98,7 @@ def serve(
 
 
 def _create_engine(
-    connect: ConnectGrid, experiment: Experiment, run: PreparedRun, site_keys: SiteKeys
+    connect: ConnectGrid, experiment: Experiment, run: PreparedRun, read_site_keys: ReadSiteKeys
 ) -> FlowerEngine:
     folder, deploy = run.folder, experiment.deploy
     network = experiment.network(run.benchmark.classes, run.benchmark.transform)
@@ -108,10 +112,10 @@ def _create_engine(
         connect(folder.path, _max_reply_bytes(run)),
         create_task(experiment.deployed_name, plan, run.model, deploy.wire),
         Rules(**rules),
-        site_keys,
+        read_site_keys,
         save_sites,
         folder.scratch,
-        RefusalLog(folder.path / REFUSAL_LOG),
+        RefusalLedger(folder.path / LEDGER),
     )
 
 

@@ -24,7 +24,7 @@ from fedwca.engines.flower.engine import FlowerEngine, Rules
 from fedwca.engines.flower.grid_adapter import StoredReply
 from fedwca.engines.flower.messages import Reply, Request
 from fedwca.engines.flower.plan import parse_plan
-from fedwca.engines.flower.site_registry import RefusalLog
+from fedwca.engines.flower.site_registry import RefusalLedger
 from fedwca.methods.base import Client, Record
 from fedwca.models import DomainModel
 from tests.support.federation import same
@@ -248,7 +248,7 @@ def test_a_lie_on_joining_is_counted_for_the_owner_of_the_key(
     assert [list(line["clients"]) for line in log.lines] == [["dim"]] * 4
     (refused,) = (line["refused"] for line in log.lines if "refused" in line)
     assert list(refused) == ["noisy"]
-    assert RefusalLog(refusals).count("noisy") == 1
+    assert RefusalLedger(refusals).count("noisy") == 1
     assert any(note.startswith("noisy") for note in world.messages)
 
     world.grid.sites[1] = honest

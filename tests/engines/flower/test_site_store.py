@@ -8,7 +8,7 @@ import torch
 from fedwca._support.errors import UserError
 from fedwca.engines.codec import Payload, pack
 from fedwca.engines.flower.messages import Request
-from fedwca.engines.flower.site_store import ReplyLog, SiteStore
+from fedwca.engines.flower.site_store import ReleasedReplies, SiteStore
 from fedwca.methods import Record
 
 
@@ -91,14 +91,14 @@ def reply_with(number: float) -> Record:
 
 
 def test_a_repeated_request_gets_the_same_reply_and_counts_once(tmp_path: Path) -> None:
-    log = ReplyLog(tmp_path / "released.safetensors", 2)
+    log = ReleasedReplies(tmp_path / "released.safetensors", 2)
     assert log.find(request(0)) is None
     log.add(request(0), reply_with(0.5))
     for _ in range(5):
-        again = ReplyLog(tmp_path / "released.safetensors", 2).find(request(0))
+        again = ReleasedReplies(tmp_path / "released.safetensors", 2).find(request(0))
         assert again is not None
         assert float(again.models["local"]["w"]) == 0.5
-        ReplyLog(tmp_path / "released.safetensors", 2).add(request(0), again)
+        ReleasedReplies(tmp_path / "released.safetensors", 2).add(request(0), again)
     log.add(request(1), reply_with(0.25))
     # The server may resume two rounds earlier.
     assert float(log.find(request(0)).models["local"]["w"]) == 0.5  # type: ignore[union-attr]
@@ -106,7 +106,7 @@ def test_a_repeated_request_gets_the_same_reply_and_counts_once(tmp_path: Path) 
 
 @pytest.mark.parametrize("another", [request(3), request(1, "b"), request(0)])
 def test_no_request_is_answered_beyond_the_limit(tmp_path: Path, another: Request) -> None:
-    log = ReplyLog(tmp_path / "released.safetensors", 3)
+    log = ReleasedReplies(tmp_path / "released.safetensors", 3)
     for number in range(3):
         log.add(request(number), reply_with(number / 4))
     with pytest.raises(UserError, match="3 replies"):
@@ -116,8 +116,8 @@ def test_no_request_is_answered_beyond_the_limit(tmp_path: Path, another: Reques
 
 
 def test_a_site_with_a_corrupt_log_sends_nothing(tmp_path: Path) -> None:
-    ReplyLog(tmp_path / "released.safetensors", 2).add(request(0), reply_with(0.5))
+    ReleasedReplies(tmp_path / "released.safetensors", 2).add(request(0), reply_with(0.5))
     (tmp_path / "released.safetensors").write_bytes(b"damaged")
     with pytest.raises(UserError) as caught:
-        ReplyLog(tmp_path / "released.safetensors", 2).find(request(1))
+        ReleasedReplies(tmp_path / "released.safetensors", 2).find(request(1))
     assert str(tmp_path) not in caught.value.elsewhere

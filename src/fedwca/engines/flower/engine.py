@@ -12,7 +12,7 @@ from fedwca.engines.flower.grid_adapter import FlowerGrid
 from fedwca.engines.flower.inbox import Inbox
 from fedwca.engines.flower.plan import Task
 from fedwca.engines.flower.round import Round, Rules
-from fedwca.engines.flower.site_registry import RefusalLog, SiteRegistry, SiteStatus
+from fedwca.engines.flower.site_registry import RefusalLedger, SiteRegistry, SiteStatus
 from fedwca.engines.flower.sum_round import SumRound
 from fedwca.methods.base import Client, Record
 
@@ -33,11 +33,11 @@ class FlowerEngine:
         grid: how nodes are reached.
         task: the run.
         rules: when rounds start and close.
-        read_expected: returns the deployment's sites as they are now, each with its public key,
+        read_site_keys: returns the deployment's sites as they are now, each with its public key,
             or "" where sites have no keys.
         publish: called with the status of all sites whenever one changes.
         scratch: a folder for messages and replies; created and removed by the engine.
-        refusal_log: the refused replies of the run.
+        ledger: the refused replies of the run.
     """
 
     def __init__(
@@ -45,16 +45,16 @@ class FlowerEngine:
         grid: FlowerGrid,
         task: Task,
         rules: Rules,
-        read_expected: Callable[[], Mapping[str, str]],
+        read_site_keys: Callable[[], Mapping[str, str]],
         publish: Callable[[dict[str, SiteStatus]], None],
         scratch: Path,
-        refusal_log: RefusalLog,
+        ledger: RefusalLedger,
     ) -> None:
         self._task, self._rules, self._scratch = task, rules, scratch
-        self._refusal_log = refusal_log
+        self._ledger = ledger
         self._inbox = Inbox(grid, 2 * rules.round_seconds + 60)
         self._registry = SiteRegistry(
-            self._inbox, task.request("join"), read_expected, publish, refusal_log
+            self._inbox, task.request("join"), read_site_keys, publish, ledger
         )
         self._started = False
 
@@ -100,7 +100,7 @@ class FlowerEngine:
         if self._task.plan.least_summed and current.keys:
             sums = SumRound(collector, self._rules.round_seconds)
             results = sums.replace_models(state, results, current.keys)
-        refused = self._refusal_log.drain()
+        refused = self._ledger.drain()
         return Exchange(results, collector.bytes_down, collector.bytes_up, refused)
 
     def close(self) -> None:

@@ -181,7 +181,7 @@ class _SiteRound:
         if job.message is None:
             return None
         if self._plan.privacy.on:
-            sent = self._store.reply_log(self._method.rounds).find(self._request)
+            sent = self._store.released_replies(self._method.rounds).find(self._request)
             if sent is not None:
                 return Adaptation(sent, Record(), {})  # the memory was saved with it
         round = self._request.round
@@ -195,7 +195,7 @@ class _SiteRound:
         """Return what is sent: count a noised reply, withhold a model that will be summed."""
         reply = adapted.reply
         if self._plan.privacy.on:
-            self._store.reply_log(self._method.rounds).add(self._request, reply)
+            self._store.released_replies(self._method.rounds).add(self._request, reply)
         if not self._plan.least_summed:
             return reply
         local = reply.models[LOCAL]

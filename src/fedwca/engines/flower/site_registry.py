@@ -15,7 +15,7 @@ from fedwca.engines.codec import WireError
 from fedwca.engines.flower.inbox import Inbox, Node, NoReply
 from fedwca.engines.flower.messages import Reply, Request
 
-__all__ = ["RefusalLog", "RegisteredSite", "SiteRegistry", "SiteStatus"]
+__all__ = ["RefusalLedger", "RegisteredSite", "SiteRegistry", "SiteStatus"]
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class SiteStatus(TypedDict):
     problem: str  # the last one, with its round
 
 
-class RefusalLog:
+class RefusalLedger:
     """The refused replies of all sites: one line each, in a file that outlives the server.
 
     Args:
@@ -89,10 +89,10 @@ class SiteRegistry:
     Args:
         inbox: knows the nodes, and carries the requests to join.
         join_request: what a node is asked.
-        read_expected: returns the deployment's sites as they are now, each with its public key,
+        read_site_keys: returns the deployment's sites as they are now, each with its public key,
             or "" where sites have no keys.
         publish: called with the status of all sites whenever one changes.
-        refusal_log: records refused replies.
+        ledger: records refused replies.
 
     Attributes:
         round: number of completed rounds, for the log.
@@ -102,13 +102,13 @@ class SiteRegistry:
         self,
         inbox: Inbox,
         join_request: Request,
-        read_expected: Callable[[], Mapping[str, str]],
+        read_site_keys: Callable[[], Mapping[str, str]],
         publish: Callable[[dict[str, SiteStatus]], None],
-        refusal_log: RefusalLog,
+        ledger: RefusalLedger,
     ) -> None:
         self._inbox, self._join_request = inbox, join_request
-        self._read_expected, self._publish = read_expected, publish
-        self._refusal_log = refusal_log
+        self._read_site_keys, self._publish = read_site_keys, publish
+        self._ledger = ledger
         self._sites: dict[str, RegisteredSite] = {}
         # By node: when to ask it again to join, and the pause before that.
         self._joining: dict[int, tuple[float, float]] = {}
@@ -120,13 +120,13 @@ class SiteRegistry:
 
     def online(self) -> list[str]:
         """Return the names of the sites that are online, in the deployment's order."""
-        order = list(self._read_expected())
+        order = list(self._read_site_keys())
         names = [name for name, site in self._sites.items() if site.lost_at is None]
         return sorted(names, key=lambda name: order.index(name) if name in order else len(order))
 
     def never_seen(self) -> list[str]:
         """Return the expected sites that have not joined yet."""
-        return [name for name in self._read_expected() if name not in self._sites]
+        return [name for name in self._read_site_keys() if name not in self._sites]
 
     def lost_within(self, seconds: float) -> list[str]:
         """Return the sites that were lost so recently that they may reconnect."""
@@ -192,7 +192,7 @@ class SiteRegistry:
         repeat_at, _ = self._joining.get(node.id, (0, 0))
         if time.monotonic() < repeat_at:
             return
-        keys = set(self._read_expected().values())
+        keys = set(self._read_site_keys().values())
         if "" in keys or node.public_key in keys:
             self.request_join(node)
         else:
@@ -220,12 +220,12 @@ class SiteRegistry:
 
     def _owner(self, node: Node) -> str:
         """Return the site whose key the node holds; "" where there are no keys."""
-        owners = {key: name for name, key in self._read_expected().items() if key}
+        owners = {key: name for name, key in self._read_site_keys().items() if key}
         return owners.get(node.public_key, "")
 
     def _check_join(self, node: Node, reply: Reply) -> str:
         """Return why a node cannot be the site that it says it is; "" if it can."""
-        expected = self._read_expected()
+        expected = self._read_site_keys()
         if reply.site not in expected:
             return "the deployment has no site of that name; add it with `fedwca deploy init`"
         if expected[reply.site] not in ("", node.public_key):
@@ -237,14 +237,14 @@ class SiteRegistry:
     def _count_refusal(self, name: str, reason: str) -> None:
         """Count a refused reply; without keys, nobody knows who sent a reply to a join request."""
         if name:
-            self._refusal_log.add(name, self.round, to_single_line(reason))
+            self._ledger.add(name, self.round, to_single_line(reason))
         if name in self._sites:
-            self._sites[name].status["refused"] = self._refusal_log.count(name)
+            self._sites[name].status["refused"] = self._ledger.count(name)
 
     def _register(self, node: Node, reply: Reply) -> None:
         site = self._sites.get(reply.site)
         if site is None:
-            site = RegisteredSite(reply.site, node, self._refusal_log.count(reply.site))
+            site = RegisteredSite(reply.site, node, self._ledger.count(reply.site))
             self._sites[reply.site] = site
             # With [privacy] a site does not report its number of images.
             images = f" with {reply.images} images" if reply.images else ""

@@ -16,7 +16,7 @@ from fedwca.engines.codec import Tensors, WireError, load_records, read_tensors,
 from fedwca.engines.flower.messages import Request
 from fedwca.methods.base import Record
 
-__all__ = ["ReplyLog", "SiteStore"]
+__all__ = ["ReleasedReplies", "SiteStore"]
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class SiteStore:
 
     - memory-N.safetensors  the method's memory after N rounds; the last three
     - tensors.safetensors   the tensors that site and server both have
-    - released.safetensors  with [privacy] on: see `ReplyLog`
+    - released.safetensors  with [privacy] on: see `ReleasedReplies`
     - model.safetensors     the model that the site uses, described completely
     - sum/, sums.json       see `SiteSums`
 
@@ -55,9 +55,9 @@ class SiteStore:
         """Remove the temporary files of a killed process."""
         remove_stale_files(self.path, locked=True)
 
-    def reply_log(self, rounds: int) -> "ReplyLog":
+    def released_replies(self, rounds: int) -> "ReleasedReplies":
         """Return the replies sent under [privacy]."""
-        return ReplyLog(self.path / "released.safetensors", rounds)
+        return ReleasedReplies(self.path / "released.safetensors", rounds)
 
     def load_memory(self, round: int) -> Record:
         """Return the memory after so many rounds.
@@ -105,7 +105,7 @@ class SiteStore:
         return sorted(int(name[1]) for name in names if name)
 
 
-class ReplyLog:
+class ReleasedReplies:
     """The last replies that a site sent under [privacy], and how many there were.
 
     A request that is repeated, after a crash or a lost reply, gets exactly the same reply: a new
