@@ -21,9 +21,9 @@ from fedwca.cli.console import show_logs
 from fedwca.data.site_images import SitePaths
 from fedwca.deploy.daemons import SERVER_FOLDER, SITE_FOLDER, read_local_settings
 from fedwca.deploy.deployment_files import read_site_keys
-from fedwca.deploy.jobs import APP_LOG, JobFiles
 from fedwca.deploy.processes import exit_with_parent
 from fedwca.deploy.server import log_to_file, serve
+from fedwca.deploy.submission import APP_LOG, Submission
 from fedwca.engines.codec import WireError
 from fedwca.engines.flower.grid_adapter import FlowerGrid
 from fedwca.engines.flower.messages import Reply, Request
@@ -40,29 +40,29 @@ client_app = ClientApp()
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the job in the server's folder, and write its outcome there."""
+    """Run what was submitted to the server's folder, and write the outcome there."""
     exit_with_parent()
     folder = Path(os.environ[SERVER_FOLDER])
-    jobs = JobFiles(folder)
-    with jobs.running_lock(), log_to_file(folder / APP_LOG):
+    submission = Submission(folder)
+    with submission.running_lock(), log_to_file(folder / APP_LOG):
         remove_stale_files(folder)
-        job = jobs.last
-        if not jobs.start(job, context.run_id):
+        submitted = submission.last
+        if not submission.start(submitted, context.run_id):
             return
         try:
             serve(
                 partial(FlowerGrid, grid),
-                resolve(job["settings"]),
-                Path(job["runs"]),
-                Path(job["cache"]),
+                resolve(submitted["settings"]),
+                Path(submitted["runs"]),
+                Path(submitted["cache"]),
                 _site_keys_reader(folder),
             )
         except Exception as error:
             logger.exception("the run failed")
             with suppress(OSError):  # on a full disk, `follow_run` finds the cause itself
-                jobs.finish("failed", _describe_error(error))
+                submission.finish("failed", _describe_error(error))
             raise
-        jobs.finish("done")
+        submission.finish("done")
 
 
 def _describe_error(error: Exception) -> str:

@@ -12,10 +12,10 @@ import pytest
 from fedwca._support.errors import describe_disk_error
 from fedwca.deploy.daemons import SERVER_FOLDER
 from fedwca.deploy.deployment_files import create_deployment
-from fedwca.deploy.jobs import JobFiles
 from fedwca.deploy.processes import find_free_port
 from fedwca.deploy.server import serve
 from fedwca.deploy.start import follow_run, open_log
+from fedwca.deploy.submission import Submission
 from fedwca.experiments.config import resolve
 from fedwca.experiments.store import RunFolder
 from fedwca.flower_app import main
@@ -111,7 +111,7 @@ def test_a_disk_error_at_the_server_reaches_the_command_that_follows_the_run(
     monkeypatch.setattr("fedwca.flower_app.FlowerGrid", lambda grid, *_: grid)
     content = settings("local", images / "source.safetensors", ROUNDS)
     experiment, runs = resolve(content), server.folder / "runs"
-    job_id = JobFiles(server.folder).submit(
+    run_id = Submission(server.folder).submit(
         experiment.deployed_settings(), runs, tmp_path / "cache"
     )
     programs = {n: site_program(images, s, tmp_path / "home") for n, s in enumerate(SITES)}
@@ -120,7 +120,7 @@ def test_a_disk_error_at_the_server_reaches_the_command_that_follows_the_run(
         main(FakeGrid(programs), SimpleNamespace(run_id=1))  # type: ignore[arg-type]
 
     def follow() -> RunFolder:
-        return follow_run(server, job_id, experiment, runs, open_log(experiment, runs))
+        return follow_run(server, run_id, experiment, runs, open_log(experiment, runs))
 
     with failing(Disk(server.folder, 120, error)):
         with pytest.raises(OSError, match=os.strerror(error)):

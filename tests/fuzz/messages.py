@@ -26,7 +26,7 @@ from fedwca.engines.base import Evaluation
 from fedwca.engines.codec import Payload, WireError, pack, unpack
 from fedwca.engines.flower.inbox import Inbox, Node
 from fedwca.engines.flower.messages import Reply, Request
-from fedwca.engines.flower.plan import Plan
+from fedwca.engines.flower.plan import RunPlan
 from fedwca.engines.flower.site import SiteConfig, handle_request
 from fedwca.methods.base import Client, Record
 from fedwca.models import NetworkSpec
@@ -175,7 +175,7 @@ def plan(**other: Any) -> dict[str, Any]:
     network = NetworkSpec(bottleneck=8, classes=classes, image_size=16, mean=mean, std=std)
     training = {"epochs": 1, "batch_size": 4}
     method = {"name": "fedavg"}
-    right = Plan(seed=0, network=network, method=method, training=training, privacy=Privacy())
+    right = RunPlan(seed=0, network=network, method=method, training=training, privacy=Privacy())
     return {**right.model_dump(mode="json"), **other}
 
 
@@ -209,7 +209,7 @@ def wild_requests(draw: st.DrawFn) -> Request:
 def sent(content: dict[str, Any]) -> Payload:
     """Return the weights that a server sends in the first round; of a valid plan if this is not."""
     try:
-        given = Plan.model_validate(content)
+        given = RunPlan.model_validate(content)
         model, method = given.build_model(), given.build_method()
     except (UserError, ValueError):
         return sent(plan())

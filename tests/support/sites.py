@@ -21,7 +21,7 @@ from fedwca.deploy.server import make_plan
 from fedwca.engines.codec import Wire
 from fedwca.engines.flower.engine import FlowerEngine, Rules
 from fedwca.engines.flower.messages import Reply, Request
-from fedwca.engines.flower.plan import Plan, create_task
+from fedwca.engines.flower.plan import RunPlan, create_deployed_run
 from fedwca.engines.flower.site import SiteConfig, handle_request
 from fedwca.engines.flower.site_registry import RefusalLedger, SiteStatus
 from fedwca.experiments.config import Experiment, resolve
@@ -69,7 +69,7 @@ def settings(method: str, **training: Any) -> Experiment:
 
 def plan_for(
     experiment: Experiment, classes: tuple[str, ...], transform: Transform = DIGITS
-) -> Plan:
+) -> RunPlan:
     return make_plan(experiment, experiment.network(classes, transform))
 
 
@@ -167,7 +167,7 @@ def engine_for(
     plan = plan_for(experiment, classes, transform)
     engine = FlowerEngine(
         grid,
-        create_task("run-1", plan, model, wire),
+        create_deployed_run("run-1", plan, model, wire),
         rules,
         lambda: expected,
         log.sites.update,

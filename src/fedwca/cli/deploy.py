@@ -203,11 +203,11 @@ def run(
     try:
         with show_logs(out.print_line):
             log = start.open_log(experiment, runs)
-            job_id = start.start_run(server, experiment, runs, cache or default_cache())
+            run_id = start.start_run(server, experiment, runs, cache or default_cache())
             if detach:
                 out.print_line(f"started; see `fedwca deploy status --folder {quote(str(folder))}`")
                 return
-            run_folder = start.follow_run(server, job_id, experiment, runs, log)
+            run_folder = start.follow_run(server, run_id, experiment, runs, log)
     except KeyboardInterrupt:
         start.stop_run(server)
         raise UserError(start.STOPPED) from None
@@ -218,11 +218,11 @@ def _choose_experiment(
     server: "ServerSettings", config: Path | None, overrides: list[str] | None
 ) -> tuple["Experiment", Path]:
     """Return the experiment of a config file, or the last one, and the folder of its runs."""
-    from fedwca.deploy.start import last_job
+    from fedwca.deploy.start import last_submission
     from fedwca.experiments.config import parse_override, read_experiment
 
     if config is None:
-        return last_job(server)
+        return last_submission(server)
     experiment = read_experiment(config, [parse_override(text) for text in overrides or []])
     return experiment, server.folder / "runs"
 

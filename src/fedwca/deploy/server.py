@@ -11,7 +11,7 @@ from fedwca._support.files import write_json
 from fedwca._support.text import format_count
 from fedwca.engines.flower.engine import FlowerEngine, Rules
 from fedwca.engines.flower.grid_adapter import FlowerGrid
-from fedwca.engines.flower.plan import Plan, create_task
+from fedwca.engines.flower.plan import RunPlan, create_deployed_run
 from fedwca.engines.flower.site_registry import RefusalLedger, SiteStatus
 from fedwca.experiments.experiment import Experiment
 from fedwca.experiments.rounds import federate_into
@@ -110,7 +110,7 @@ def _create_engine(
 
     return FlowerEngine(
         connect(folder.path, _max_reply_bytes(run)),
-        create_task(experiment.deployed_name, plan, run.model, deploy.wire),
+        create_deployed_run(experiment.deployed_name, plan, run.model, deploy.wire),
         Rules(**rules),
         read_site_keys,
         save_sites,
@@ -119,10 +119,10 @@ def _create_engine(
     )
 
 
-def make_plan(experiment: Experiment, network: NetworkSpec) -> Plan:
+def make_plan(experiment: Experiment, network: NetworkSpec) -> RunPlan:
     """Return what sites learn about an experiment."""
     settings, deploy = experiment.settings(), experiment.deploy
-    return Plan(
+    return RunPlan(
         seed=experiment.run.seed,
         network=network,
         method=settings["method"],

@@ -10,9 +10,9 @@ from fedwca._support.errors import UserError
 from fedwca._support.files import write_atomically
 from fedwca.deploy.daemons import CONNECTION
 from fedwca.deploy.deployment_files import ServerSettings
-from fedwca.deploy.jobs import APP_LOG, JobFiles
 from fedwca.deploy.processes import LogReader, is_listening, run_flwr
 from fedwca.deploy.server import LOG, check_deployable
+from fedwca.deploy.submission import APP_LOG, Submission
 from fedwca.deploy.templates import FLOWER_APP
 from fedwca.experiments.config import resolve
 from fedwca.experiments.experiment import Experiment
@@ -23,7 +23,7 @@ from fedwca.experiments.store import RunFolder
 __all__ = [
     "STOPPED",
     "follow_run",
-    "last_job",
+    "last_submission",
     "open_log",
     "start_run",
     "stop_run",
@@ -37,26 +37,26 @@ _START_TIMEOUT = 120.0  # seconds until a ServerApp has started
 
 
 def start_run(server: ServerSettings, experiment: Experiment, runs: Path, cache: Path) -> str:
-    """Submit the experiment to the SuperLink and return the job's id once it has started."""
-    jobs = JobFiles(server.folder)
+    """Submit the experiment to the SuperLink and return the run's id once it has started."""
+    submission = Submission(server.folder)
     try:
-        with jobs.starting_lock():
-            _check_startable(server, experiment, cache, jobs)
-            job_id = jobs.submit(experiment.deployed_settings(), runs, cache)
+        with submission.starting_lock():
+            _check_startable(server, experiment, cache, submission)
+            run_id = submission.submit(experiment.deployed_settings(), runs, cache)
             app = _write_app(server)
             if problem := run_flwr(server.flower_home, "run", str(app), CONNECTION):
                 raise UserError(
                     f"Flower did not start the run ({problem}); "
                     f"see {server.folder / 'superlink.log'}"
                 )
-            _wait_until_started(server, jobs)
-            return job_id
+            _wait_until_started(server, submission)
+            return run_id
     except Timeout:
         raise UserError("another run is being started; see `fedwca deploy status`") from None
 
 
 def _check_startable(
-    server: ServerSettings, experiment: Experiment, cache: Path, jobs: JobFiles
+    server: ServerSettings, experiment: Experiment, cache: Path, submission: Submission
 ) -> None:
     """Raise UserError here rather than in the ServerApp, where only a log would show it."""
     check_deployable(experiment)
@@ -72,7 +72,7 @@ def _check_startable(
             f"no server listens on port {server.port}; start it with `fedwca deploy server "
             f"--folder {server.folder.parent}` in another terminal"
         )
-    if jobs.is_running():
+    if submission.is_running():
         raise UserError(
             "another run is running; see `fedwca deploy status`, or stop it with "
             "`fedwca deploy stop`"
@@ -88,9 +88,9 @@ def _write_app(server: ServerSettings) -> Path:
     return folder
 
 
-def _wait_until_started(server: ServerSettings, jobs: JobFiles) -> None:
+def _wait_until_started(server: ServerSettings, submission: Submission) -> None:
     deadline = time.monotonic() + _START_TIMEOUT
-    while not jobs.has_started():
+    while not submission.has_started():
         if time.monotonic() > deadline:
             raise UserError(
                 f"the run did not start; see {server.folder / 'superlink.log'}, then try again"
@@ -98,14 +98,14 @@ def _wait_until_started(server: ServerSettings, jobs: JobFiles) -> None:
         time.sleep(0.2)
 
 
-def last_job(server: ServerSettings) -> tuple[Experiment, Path]:
+def last_submission(server: ServerSettings) -> tuple[Experiment, Path]:
     """Return the experiment that was started last, and its folder of runs."""
-    job = JobFiles(server.folder).last
-    if not job:
+    submitted = Submission(server.folder).last
+    if not submitted:
         raise UserError(
             f"no run was started from {server.folder}; start one with `fedwca deploy run CONFIG`"
         )
-    return resolve(job["settings"]), Path(job["runs"])
+    return resolve(submitted["settings"]), Path(submitted["runs"])
 
 
 def open_log(experiment: Experiment, runs: Path) -> LogReader:
@@ -114,17 +114,18 @@ def open_log(experiment: Experiment, runs: Path) -> LogReader:
 
 
 def follow_run(
-    server: ServerSettings, job_id: str, experiment: Experiment, runs: Path, log: LogReader
+    server: ServerSettings, run_id: str, experiment: Experiment, runs: Path, log: LogReader
 ) -> RunFolder:
-    """Log the lines of the run's log until the job ends; UserError unless it is done."""
-    jobs = JobFiles(server.folder)
+    """Log the lines of the run's log until the run ends; UserError unless it is done."""
+    submission = Submission(server.folder)
     while True:
-        running = jobs.is_running()  # before the outcome is read: the ServerApp writes it last
-        outcome = jobs.outcome
+        # Before the outcome is read: the ServerApp writes it last.
+        running = submission.is_running()
+        outcome = submission.outcome
         for line in log.read_new_lines():
             logger.info("%s", line)
         state = outcome.get("state")
-        if outcome.get("id") != job_id:
+        if outcome.get("id") != run_id:
             raise UserError("another run was started; see `fedwca deploy status`")
         if state == "done":
             return RunFolder(runs / experiment.deployed_name)
@@ -150,15 +151,15 @@ def _check_disk(folder: Path) -> None:
 
 def stop_run(server: ServerSettings) -> bool:
     """Stop the run that is running or about to start; return False if there is none."""
-    jobs = JobFiles(server.folder)
-    if jobs.has_started() and not jobs.is_running():
+    submission = Submission(server.folder)
+    if submission.has_started() and not submission.is_running():
         return False
-    jobs.cancel()
+    submission.cancel()
     deadline = time.monotonic() + _STOP_TIMEOUT
-    while jobs.is_running():
-        outcome = jobs.outcome
-        if jobs.has_started() and outcome.get("state") == "running":
-            jobs.finish("stopped")  # first, so that `follow_run` knows the end was requested
+    while submission.is_running():
+        outcome = submission.outcome
+        if submission.has_started() and outcome.get("state") == "running":
+            submission.finish("stopped")  # first, so that `follow_run` knows the end was requested
             run_flwr(server.flower_home, "stop", str(outcome["run"]), CONNECTION)
         if time.monotonic() > deadline:
             raise UserError("the run has not ended; see `fedwca deploy status`, then try again")

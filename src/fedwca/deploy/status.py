@@ -8,9 +8,9 @@ from typing import Any
 from fedwca._support.files import read_optional_json
 from fedwca._support.text import format_count
 from fedwca.deploy.deployment_files import ServerSettings, SiteSettings
-from fedwca.deploy.jobs import JobFiles
 from fedwca.deploy.processes import is_listening
 from fedwca.deploy.server import SITES
+from fedwca.deploy.submission import Submission
 from fedwca.experiments.config import resolve
 from fedwca.report.runs import RunView, read_run
 
@@ -46,10 +46,10 @@ def describe_server(server: ServerSettings) -> str:
 
 def last_run(server: ServerSettings) -> tuple[RunView | None, dict[str, Any]]:
     """Return the run that was started last, if it has started, and the state of its sites."""
-    job = JobFiles(server.folder).last
-    if not job:
+    submitted = Submission(server.folder).last
+    if not submitted:
         return None, {}
-    path = Path(job["runs"]) / resolve(job["settings"]).deployed_name
+    path = Path(submitted["runs"]) / resolve(submitted["settings"]).deployed_name
     if not (path / "config.json").is_file():
         return None, {}
     return read_run(path), read_optional_json(path / SITES)
@@ -57,10 +57,10 @@ def last_run(server: ServerSettings) -> tuple[RunView | None, dict[str, Any]]:
 
 def describe_run(server: ServerSettings, run: RunView) -> str:
     """Return one line: the run's name, its rounds and its state."""
-    jobs = JobFiles(server.folder)
-    outcome = jobs.outcome
+    submission = Submission(server.folder)
+    outcome = submission.outcome
     state = str(outcome.get("state", "not started"))
-    if state == "running" and not jobs.is_running():
+    if state == "running" and not submission.is_running():
         state = "interrupted"
     if state in ("stopped", "interrupted"):
         state += "; resume with `fedwca deploy run --resume`"

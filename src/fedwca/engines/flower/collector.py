@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from fedwca.engines.codec import Payload
 from fedwca.engines.flower.inbox import Inbox, NoReply
 from fedwca.engines.flower.messages import Kind, Reply
-from fedwca.engines.flower.plan import Task
+from fedwca.engines.flower.plan import DeployedRun
 from fedwca.engines.flower.site_registry import RegisteredSite, SiteRegistry
 
 __all__ = ["Accept", "Collector"]
@@ -25,19 +25,19 @@ class Collector:
     """The messages of one round; a site has at most one without a reply.
 
     Attributes:
-        task, registry: the run and its sites.
+        run, registry: the run and its sites.
         open: by site, the id of its message without a reply; a reply to any other is too late.
         bytes_down, bytes_up: size of the messages and replies.
     """
 
-    def __init__(self, task: Task, inbox: Inbox, registry: SiteRegistry) -> None:
-        self.task, self.registry, self._inbox = task, registry, inbox
+    def __init__(self, run: DeployedRun, inbox: Inbox, registry: SiteRegistry) -> None:
+        self.run, self.registry, self._inbox = run, registry, inbox
         self.open: dict[str, str] = {}
         self.bytes_down = self.bytes_up = 0
 
     def send(self, site: RegisteredSite, kind: Kind, payload: Payload) -> None:
         """Send a site a request; nothing if its node is gone."""
-        request = self.task.request(kind, self.registry.round, payload)
+        request = self.run.request(kind, self.registry.round, payload)
         message_id = self._inbox.send(site.node, request, site.name)
         if message_id is not None:
             self.open[site.name] = message_id

@@ -10,7 +10,7 @@ from fedwca.engines.base import Exchange, Job
 from fedwca.engines.flower.collector import Collector
 from fedwca.engines.flower.grid_adapter import FlowerGrid
 from fedwca.engines.flower.inbox import Inbox
-from fedwca.engines.flower.plan import Task
+from fedwca.engines.flower.plan import DeployedRun
 from fedwca.engines.flower.round import Round, Rules
 from fedwca.engines.flower.site_registry import RefusalLedger, SiteRegistry, SiteStatus
 from fedwca.engines.flower.sum_round import SumRound
@@ -31,7 +31,7 @@ class FlowerEngine:
 
     Args:
         grid: how nodes are reached.
-        task: the run.
+        run: the run.
         rules: when rounds start and close.
         read_site_keys: returns the deployment's sites as they are now, each with its public key,
             or "" where sites have no keys.
@@ -43,18 +43,18 @@ class FlowerEngine:
     def __init__(
         self,
         grid: FlowerGrid,
-        task: Task,
+        run: DeployedRun,
         rules: Rules,
         read_site_keys: Callable[[], Mapping[str, str]],
         publish: Callable[[dict[str, SiteStatus]], None],
         scratch: Path,
         ledger: RefusalLedger,
     ) -> None:
-        self._task, self._rules, self._scratch = task, rules, scratch
+        self._run, self._rules, self._scratch = run, rules, scratch
         self._ledger = ledger
         self._inbox = Inbox(grid, 2 * rules.round_seconds + 60)
         self._registry = SiteRegistry(
-            self._inbox, task.request("join"), read_site_keys, publish, ledger
+            self._inbox, run.request("join"), read_site_keys, publish, ledger
         )
         self._started = False
 
@@ -62,7 +62,7 @@ class FlowerEngine:
         """Return the sites that are online, once there are enough of them."""
         started = reminded = time.monotonic()
         online: list[str] = []
-        for _ in Collector(self._task, self._inbox, self._registry).collect():
+        for _ in Collector(self._run, self._inbox, self._registry).collect():
             online = self._registry.online()
             if len(online) >= self._rules.least_sites and not self._missing(started):
                 break
@@ -93,11 +93,11 @@ class FlowerEngine:
         """
         self._remove_files()
         self._registry.round = round
-        collector = Collector(self._task, self._inbox, self._registry)
+        collector = Collector(self._run, self._inbox, self._registry)
         current = Round(collector, self._rules, self._scratch)
         current.run(jobs)
         results = current.results()
-        if self._task.plan.least_summed and current.keys:
+        if self._run.plan.least_summed and current.keys:
             sums = SumRound(collector, self._rules.round_seconds)
             results = sums.replace_models(state, results, current.keys)
         refused = self._ledger.drain()

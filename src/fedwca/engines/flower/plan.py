@@ -16,10 +16,10 @@ from fedwca.models import DomainModel, NetworkSpec
 from fedwca.models.domain_model import MAX_WEIGHTS
 from fedwca.privacy.mechanism import Privacy
 
-__all__ = ["Plan", "Task", "classifier_state", "create_task", "parse_plan"]
+__all__ = ["RunPlan", "DeployedRun", "classifier_state", "create_deployed_run", "parse_plan"]
 
 
-class Plan(BaseModel):
+class RunPlan(BaseModel):
     """The settings that a site needs: network, input, method and privacy; no path.
 
     Attributes:
@@ -58,10 +58,10 @@ class Plan(BaseModel):
         return {"M": classes, "q": features, "S": style_length(self.network.image_size)}
 
 
-def parse_plan(text: str) -> Plan:
+def parse_plan(text: str) -> RunPlan:
     """Parse a received plan; WireError if it is invalid, or from another version."""
     try:
-        plan = Plan.model_validate_json(text)
+        plan = RunPlan.model_validate_json(text)
         plan.build_method()
     except (ValidationError, UserError) as error:
         reason = describe_invalid(error) if isinstance(error, ValidationError) else error
@@ -72,11 +72,11 @@ def parse_plan(text: str) -> Plan:
     return plan
 
 
-class Task(NamedTuple):
+class DeployedRun(NamedTuple):
     """What the server knows about a run.
 
     Attributes:
-        run: name of the run.
+        name: of the run.
         plan: what sites learn about it.
         method: defines messages and replies.
         features: those of the source model, to check replies against.
@@ -85,8 +85,8 @@ class Task(NamedTuple):
         wire: how weights travel.
     """
 
-    run: str
-    plan: Plan
+    name: str
+    plan: RunPlan
     method: Method
     features: Weights
     classifier: Weights
@@ -96,13 +96,13 @@ class Task(NamedTuple):
     def request(self, kind: Kind, round: int = 0, payload: Payload = EMPTY_PAYLOAD) -> Request:
         """Return a request of this run to a site."""
         plan = self.plan.model_dump_json()
-        return Request(kind, self.run, plan, round, self.wire, payload)
+        return Request(kind, self.name, plan, round, self.wire, payload)
 
 
-def create_task(run: str, plan: Plan, model: DomainModel, wire: Wire) -> Task:
-    """Return the task of a run that starts from a source model."""
-    return Task(
-        run=run,
+def create_deployed_run(name: str, plan: RunPlan, model: DomainModel, wire: Wire) -> DeployedRun:
+    """Return what the server knows about a run that starts from a source model."""
+    return DeployedRun(
+        name=name,
         plan=plan,
         method=plan.build_method(),
         features=clone(model.feature_state()),

@@ -9,7 +9,7 @@ from fedwca.core.params import Weights
 from fedwca.engines.base import ClientResult, Evaluation, Job
 from fedwca.engines.codec import Tensors, WireError, unpack
 from fedwca.engines.flower.messages import Reply
-from fedwca.engines.flower.plan import Task
+from fedwca.engines.flower.plan import DeployedRun
 from fedwca.engines.flower.site_registry import RegisteredSite
 from fedwca.engines.record_checks import check_reply, check_size, check_state
 from fedwca.engines.secure_sum.masked_reply import (
@@ -67,20 +67,20 @@ class AcceptedReply(NamedTuple):
     keys: PublicKeys | None = None
 
 
-def expect_reply(task: Task, job: Job) -> ExpectedReply:
+def expect_reply(run: DeployedRun, job: Job) -> ExpectedReply:
     """Return what the reply to a job must hold."""
-    evaluated = job.offered is not None and not task.plan.privacy.on
+    evaluated = job.offered is not None and not run.plan.privacy.on
     if job.message is None:
         return ExpectedReply(None, evaluated)
-    schema = task.method.replies(job.message)
-    if task.plan.least_summed:
-        shown = shown_weights(task.method, job.message, task.features)
-        schema = masked_schema(schema, shown, task.features)
+    schema = run.method.replies(job.message)
+    if run.plan.least_summed:
+        shown = shown_weights(run.method, job.message, run.features)
+        schema = masked_schema(schema, shown, run.features)
     return ExpectedReply(schema, evaluated)
 
 
 def validate_reply(
-    task: Task,
+    run: DeployedRun,
     round: int,
     site: RegisteredSite,
     reply: Reply,
@@ -94,19 +94,19 @@ def validate_reply(
         site: the site that was asked.
         sent: tensors that the site was sent, by hash; the reply may name them.
     """
-    check_origin(reply, site.name, task.run, round)
+    check_origin(reply, site.name, run.name, round)
     if (reply.evaluation is not None) != expected.evaluated:
         raise WireError("it must contain an evaluation exactly when one was requested")
     record, tensors, keys = Record(), Tensors(), None
     adaptation = None
     if expected.schema is not None:
-        record, tensors = _read_record(task, reply, expected.schema, sent)
-        if task.plan.least_summed:
-            record, keys = _read_masked(task, record)
-        check_magnitude(record, task.features)
+        record, tensors = _read_record(run, reply, expected.schema, sent)
+        if run.plan.least_summed:
+            record, keys = _read_masked(run, record)
+        check_magnitude(record, run.features)
         adaptation = Adaptation(record, Record(), reply.health)
     # With [privacy] all sites have the same weight.
-    images = 1 if task.plan.privacy.on else site.status["images"]
+    images = 1 if run.plan.privacy.on else site.status["images"]
     check_counts(record, reply.evaluation, images, site.status["test_images"])
     return AcceptedReply(ClientResult(adaptation, reply.evaluation), tensors, keys)
 
@@ -120,26 +120,26 @@ def check_origin(reply: Reply, site: str, run: str, round: int) -> None:
 
 
 def _read_record(
-    task: Task, reply: Reply, schema: Schema, sent: Mapping[str, Tensor]
+    run: DeployedRun, reply: Reply, schema: Schema, sent: Mapping[str, Tensor]
 ) -> tuple[Record, Tensors]:
     if not reply.adapted:
         raise WireError("it has no adapted model")
-    check_size(reply.payload, schema, task.features, task.sizes)
+    check_size(reply.payload, schema, run.features, run.sizes)
     records, tensors = unpack(reply.payload, sent)
     if other := records.keys() - {"reply"}:
         raise WireError(f"the record {min(other)!r} is not declared")
     record = records.get("reply", Record())
-    check_reply(record, schema, task.features, task.sizes)
+    check_reply(record, schema, run.features, run.sizes)
     return record, tensors
 
 
-def _read_masked(task: Task, record: Record) -> tuple[Record, PublicKeys]:
+def _read_masked(run: DeployedRun, record: Record) -> tuple[Record, PublicKeys]:
     """Return the reply with the weights that are shown, and the site's keys."""
     keys = public_keys(record.values)
     if not keys.usable():
         raise WireError("its keys for the secure sum cannot be used")
-    restored = restore_model(record, task.features)
-    check_state("local", restored.models["local"], task.features)
+    restored = restore_model(record, run.features)
+    check_state("local", restored.models["local"], run.features)
     return restored, keys
 
 

@@ -105,7 +105,7 @@ class Round:
 
     def __init__(self, collector: Collector, rules: Rules, folder: Path) -> None:
         self._collector, self._rules, self._folder = collector, rules, folder
-        self._task, self._registry = collector.task, collector.registry
+        self._run, self._registry = collector.run, collector.registry
         self._number = self._registry.round
         self._job_folder = folder / "jobs"
         self._tensor_files: dict[str, Path] = {}  # of all jobs, by the tensor's hash
@@ -140,13 +140,13 @@ class Round:
 
         A tensor that several jobs share is stored once.
         """
-        work = Work(self._task.classifier, job.message, job.offered)
-        payload, tensors = pack(work.to_records(), self._tensor_files.keys(), self._task.wire)
+        work = Work(self._run.classifier, job.message, job.offered)
+        payload, tensors = pack(work.to_records(), self._tensor_files.keys(), self._run.wire)
         path = self._job_folder / f"{len(self._jobs)}.safetensors"
         path.write_bytes(payload.blob)
         self._tensor_files.update(dict.fromkeys(tensors.keys() - self._tensor_files.keys(), path))
         stored = _StoredTensors({name: self._tensor_files[name] for name in tensors})
-        return _SiteJob(client, expect_reply(self._task, job), payload.places, stored)
+        return _SiteJob(client, expect_reply(self._run, job), payload.places, stored)
 
     def _send(self) -> None:
         """Send the job to every site that is online and has no open message."""
@@ -170,7 +170,7 @@ class Round:
             return
         try:
             accepted = validate_reply(
-                self._task, self._number, site, reply, job.expected, job.tensors
+                self._run, self._number, site, reply, job.expected, job.tensors
             )
             self._check_keys(accepted.keys)
         except Exception as error:  # whatever a site sends must not end the run of the others
@@ -193,7 +193,7 @@ class Round:
         if accepted.keys is not None:
             self.keys[name] = accepted.keys
         result = accepted.result
-        if result.adapted is None or self._task.plan.least_summed:
+        if result.adapted is None or self._run.plan.least_summed:
             return result
         path = self._folder / f"{len(self.results())}.safetensors"
         save_records(path, {"": result.adapted.reply}, durable=False)

@@ -16,7 +16,7 @@ from fedwca.engines.base import Job
 from fedwca.engines.client_runtime import ClientRuntime, use_threads
 from fedwca.engines.codec import MissingError, WireError, pack, unpack
 from fedwca.engines.flower.messages import SUM_RECORD, Reply, Request, Work
-from fedwca.engines.flower.plan import Plan, classifier_state, parse_plan
+from fedwca.engines.flower.plan import RunPlan, classifier_state, parse_plan
 from fedwca.engines.flower.site_store import SiteStore
 from fedwca.engines.record_checks import check_message, check_reply, check_state
 from fedwca.engines.secure_sum.masked_reply import mask_reply, shown_weights
@@ -87,7 +87,7 @@ def _handle(config: SiteConfig, request: Request) -> Reply:
         return _SiteRound(config, plan, store, request).run(images)
 
 
-def _run_sum_step(config: SiteConfig, plan: Plan, request: Request) -> Reply:
+def _run_sum_step(config: SiteConfig, plan: RunPlan, request: Request) -> Reply:
     store = SiteStore(config.home, request.run)
     records, _ = unpack(request.payload, {})
     message = records.get(SUM_RECORD, Record())
@@ -103,7 +103,9 @@ def _run_sum_step(config: SiteConfig, plan: Plan, request: Request) -> Reply:
 class _SiteRound:
     """The work of one round at a site: check the message, evaluate, adapt, reply."""
 
-    def __init__(self, config: SiteConfig, plan: Plan, store: SiteStore, request: Request) -> None:
+    def __init__(
+        self, config: SiteConfig, plan: RunPlan, store: SiteStore, request: Request
+    ) -> None:
         self._config, self._plan, self._store, self._request = config, plan, store, request
         self._method = plan.build_method()
         self._template = plan.build_template()

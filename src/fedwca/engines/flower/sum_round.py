@@ -33,7 +33,7 @@ class SumRound:
 
     def __init__(self, collector: Collector, seconds: float) -> None:
         self._collector, self._seconds = collector, seconds
-        self._task, self._registry = collector.task, collector.registry
+        self._run, self._registry = collector.run, collector.registry
 
     def replace_models(
         self,
@@ -48,7 +48,7 @@ class SumRound:
             results: of the round; the models in them hold only the shown weights.
             keys: public keys that came with them, by site.
         """
-        method = self._task.method
+        method = self._run.method
         assert isinstance(method, SupportsSums)  # checked before the first round
         replies = {c: r.adapted.reply for c, r in results.items() if r.adapted is not None}
         members = method.assign_groups(state, replies)
@@ -66,11 +66,11 @@ class SumRound:
     def _sum(
         self, members: Mapping[str, GroupMember], keys: Mapping[str, PublicKeys]
     ) -> dict[str, Weights]:
-        task, round = self._task, self._registry.round
-        sums = SecureSums(members, keys, task.features, task.plan.least_summed, round)
+        run, round = self._run, self._registry.round
+        sums = SecureSums(members, keys, run.features, run.plan.least_summed, round)
         for step in STEPS:
             self._run_step(step, sums)
-        return sums.means(lambda mean: check_mean(mean, task.features))
+        return sums.means(lambda mean: check_mean(mean, run.features))
 
     def _run_step(self, step: Step, sums: SecureSums) -> None:
         """Send each site its message, and accept replies until all are there or time is up."""
@@ -78,9 +78,9 @@ class SumRound:
 
         def accept(site: RegisteredSite, reply: Reply) -> None:
             try:
-                check_origin(reply, site.name, self._task.run, self._registry.round)
+                check_origin(reply, site.name, self._run.name, self._registry.round)
                 names = sums.reply_names(step, site.name)
-                template = self._task.features if step == "mask" else {}
+                template = self._run.features if step == "mask" else {}
                 sums.accept(step, site.name, read_step_reply(reply.payload, names, template))
             except Exception as error:  # whatever a site sends must not end the run of the others
                 self._registry.refuse(site, f"{site.name} {consequence}", error)

@@ -1,10 +1,10 @@
-"""The job in the server's folder: how `fedwca deploy run` and the ServerApp communicate.
+"""The submitted run in the server's folder: how `fedwca deploy run` and the ServerApp communicate.
 
 - job.json        the experiment that the next ServerApp runs
-- outcome.json    the state of the last job that started: running, done, failed or stopped
-- cancelled.json  the job that must not start
+- outcome.json    the state of the last run that started: running, done, failed or stopped
+- cancelled.json  the run that must not start
 - serverapp.log   what the ServerApp logs; Flower discards its output
-- .starting       lock, held from the submission of a job until its ServerApp has started
+- .starting       lock, held from the submission of a run until its ServerApp has started
 - .running        lock, held by the ServerApp; released when it ends, even if killed
 """
 
@@ -16,31 +16,31 @@ from filelock import FileLock, Timeout
 
 from fedwca._support.files import read_optional_json, write_json
 
-__all__ = ["APP_LOG", "JobFiles"]
+__all__ = ["APP_LOG", "Submission"]
 
 APP_LOG = "serverapp.log"
 
 _RUNNING_TIMEOUT = 30.0  # seconds that a ServerApp waits for the previous one to exit
 
 
-class JobFiles:
-    """The files and locks of the server's one job."""
+class Submission:
+    """The files and locks of the run that was submitted last."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     @property
     def last(self) -> dict[str, Any]:
-        """The job that was submitted last; empty if there is none."""
+        """The id, settings and folders of the run; empty if there is none."""
         return read_optional_json(self._folder / "job.json")
 
     @property
     def outcome(self) -> dict[str, Any]:
-        """The state of the job that started last; empty if there is none."""
+        """The state of the run that started last; empty if there is none."""
         return read_optional_json(self._folder / "outcome.json")
 
     def starting_lock(self) -> FileLock:
-        """Return the lock to hold from `submit` until the job has started."""
+        """Return the lock to hold from `submit` until the run has started."""
         return FileLock(self._folder / ".starting", timeout=0)
 
     def running_lock(self, timeout: float = _RUNNING_TIMEOUT) -> FileLock:
@@ -56,29 +56,29 @@ class JobFiles:
             return True
 
     def submit(self, settings: dict[str, Any], runs: Path, cache: Path) -> str:
-        """Write the job for the next ServerApp and return its id."""
-        job_id = uuid.uuid4().hex
+        """Write the run for the next ServerApp and return its id."""
+        run_id = uuid.uuid4().hex
         folders = {"runs": str(runs.absolute()), "cache": str(cache.absolute())}
-        write_json(self._folder / "job.json", {"id": job_id, "settings": settings, **folders})
-        return job_id
+        write_json(self._folder / "job.json", {"id": run_id, "settings": settings, **folders})
+        return run_id
 
     def has_started(self) -> bool:
-        """Return whether no submitted job is waiting for its ServerApp."""
+        """Return whether no submitted run is waiting for its ServerApp."""
         return self.last.get("id") in (None, self.outcome.get("id"))
 
-    def start(self, job: dict[str, Any], flower_run: int) -> bool:
-        """Mark a job as running; return False if it was cancelled before."""
-        cancelled = read_optional_json(self._folder / "cancelled.json").get("id") == job["id"]
+    def start(self, submitted: dict[str, Any], flower_run: int) -> bool:
+        """Mark a submitted run as running; return False if it was cancelled before."""
+        cancelled = read_optional_json(self._folder / "cancelled.json").get("id") == submitted["id"]
         state = "stopped" if cancelled else "running"
-        outcome = {"id": job["id"], "run": flower_run, "state": state}
+        outcome = {"id": submitted["id"], "run": flower_run, "state": state}
         write_json(self._folder / "outcome.json", outcome)
         return not cancelled
 
     def finish(self, state: str, problem: str = "") -> None:
-        """Mark the running job as done, failed or stopped."""
+        """Mark the run as done, failed or stopped."""
         outcome = {**self.outcome, "state": state, "problem": problem}
         write_json(self._folder / "outcome.json", outcome)
 
     def cancel(self) -> None:
-        """Keep the last job from starting if it has not started yet."""
+        """Keep the submitted run from starting if it has not started yet."""
         write_json(self._folder / "cancelled.json", {"id": self.last.get("id")})
