@@ -22,7 +22,7 @@ from fedwca.methods import Record
 from fedwca.methods.capabilities import GroupMember
 from torture.attack import Attack, check
 
-LEAST = 3
+MIN_SUMMED = 3
 TEMPLATE: Weights = {"w": torch.zeros(4, 8), "norm.num_batches_tracked": torch.tensor(0)}
 Change = Callable[[Record, random.Random], Record]
 
@@ -47,7 +47,7 @@ class Sites:
     def means(self) -> dict[str, Weights]:
         """Return the server's means, after all steps with replies in any order."""
         members = {name: GroupMember(0, weight) for name, weight in self.weights.items()}
-        sums = SecureSums(members, self.keys, TEMPLATE, LEAST, round=0)
+        sums = SecureSums(members, self.keys, TEMPLATE, MIN_SUMMED, round=0)
         for step in STEPS:
             messages = sums.messages(step)
             for name in self.rng.sample(sorted(messages), len(messages)):
@@ -59,7 +59,7 @@ class Sites:
         if does_step_before_loss is False:
             return
         try:
-            reply = self.sites[name].run_step(step, 0, message, LEAST)
+            reply = self.sites[name].run_step(step, 0, message, MIN_SUMMED)
             if does_step_before_loss:
                 return
             change = self.changes.get((name, step))
@@ -106,7 +106,7 @@ def _sum_and_check(sites: Sites) -> None:
     means = sites.means()
     sites.check(means)
     summed, helped = (len(sites.accepted[step]) for step in ("mask", "unmask"))
-    enough = min(summed, helped) >= threshold(len(sites.sites)) and summed >= LEAST
+    enough = min(summed, helped) >= threshold(len(sites.sites)) and summed >= MIN_SUMMED
     check(enough or not means, f"{summed} were summed and {helped} helped")
     # A well-formed wrong reply may make the sum invalid, which is detected; any other is no reply.
     check(bool(means) == enough or sites.well_formed_changes > 0, "there is no mean")

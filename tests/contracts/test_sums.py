@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedwca.core.params import Weights, distance, mix
-from fedwca.engines.secure_sum.masked_reply import shown_weights
+from fedwca.engines.secure_sum.masked_reply import visible_weights
 from fedwca.methods import METHODS, Client, Record, Training
 from fedwca.methods.capabilities import GroupMember, SupportsSums, replace_by_mean
 from fedwca.methods.record import MODEL
@@ -44,9 +44,9 @@ def test_means_of_groups_and_what_is_shown_give_the_same_state(
         for client, reply in replies.items():
             models = [n for n, k in method.replies(messages[client]).items() if k == MODEL]
             assert models == ["local"]
-            shown = shown_weights(method, messages[client], source)
-            assert len(shown) < len(source) / 2
-            local = {n: reply.models["local"][n] if n in shown else source[n] for n in source}
+            visible = visible_weights(method, messages[client], source)
+            assert len(visible) < len(source) / 2
+            local = {n: reply.models["local"][n] if n in visible else source[n] for n in source}
             seen[client] = Record({"local": local}, reply.values)
         members = method.assign_groups(before, seen)
         merged = method.aggregate(before, replace_by_means(members, replies))

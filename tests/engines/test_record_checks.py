@@ -26,7 +26,7 @@ REPLIES = {
     "local": MODEL,
     "samples": SAMPLES,
     "alpha": shares(2),
-    "prototypes": Numbers(torch.float32, ("M", 2), least=-1, most=1),
+    "prototypes": Numbers(torch.float32, ("M", 2), min=-1, max=1),
 }
 
 

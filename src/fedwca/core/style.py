@@ -13,7 +13,7 @@ from torch import Tensor
 __all__ = ["amplitude_style", "style_clusters", "style_length"]
 
 _BAND = 0.05  # LADD's window
-_MOST_CLUSTERS = 19  # LADD searches up to 19
+_MAX_CLUSTERS = 19  # LADD searches up to 19
 
 
 def amplitude_style(images: Tensor, band: float = _BAND) -> Tensor:
@@ -55,7 +55,7 @@ def style_clusters(styles: Tensor, seed: int = 0) -> Tensor:
     best, best_score = torch.zeros(count, dtype=torch.int64), -1.0
     points = styles.to(torch.float64).numpy()
     distinct = len(styles.unique(dim=0))
-    for k in range(2, min(_MOST_CLUSTERS, count - 1, distinct) + 1):
+    for k in range(2, min(_MAX_CLUSTERS, count - 1, distinct) + 1):
         labels = KMeans(k, n_init=10, random_state=seed).fit_predict(points)
         score = float(silhouette_score(points, labels))
         if score > best_score:

@@ -13,7 +13,7 @@ from fedwca.methods.base import Model, Numbers, Record, Schema
 __all__ = ["check_message", "check_reply", "check_size", "check_state", "check_step_size"]
 
 _NAMING = 1024  # bytes for a tensor's names and hash
-_MOST_STEPS = 2**40  # limit of BatchNorm's counters
+_MAX_STEPS = 2**40  # limit of BatchNorm's counters
 
 
 def check_message(
@@ -119,8 +119,8 @@ def check_state(name: str, state: Weights, template: Weights) -> None:
         is_counter = not tensor.is_floating_point()
         if (is_counter or part.endswith(".running_var")) and bool((tensor < 0).any()):
             raise WireError(f"{part} of the model {name!r} is negative")
-        if is_counter and bool((tensor > _MOST_STEPS).any()):
-            raise WireError(f"{part} of the model {name!r} counts more than {_MOST_STEPS:,} steps")
+        if is_counter and bool((tensor > _MAX_STEPS).any()):
+            raise WireError(f"{part} of the model {name!r} counts more than {_MAX_STEPS:,} steps")
 
 
 def _check_value(name: str, value: Tensor, numbers: Numbers, sizes: Mapping[str, int]) -> None:
@@ -135,7 +135,7 @@ def _check_value(name: str, value: Tensor, numbers: Numbers, sizes: Mapping[str,
         )
     if not bool(value.isfinite().all()):
         raise WireError(f"the value {name!r} is not finite")
-    if not bool(((value >= numbers.least) & (value <= numbers.most)).all()):
-        raise WireError(f"the value {name!r} is outside {numbers.least:g} to {numbers.most:g}")
+    if not bool(((value >= numbers.min) & (value <= numbers.max)).all()):
+        raise WireError(f"the value {name!r} is outside {numbers.min:g} to {numbers.max:g}")
     if numbers.total is not None and abs(float(value.sum()) - numbers.total) > 1e-6:
         raise WireError(f"the value {name!r} sums to {float(value.sum()):g}, not {numbers.total:g}")

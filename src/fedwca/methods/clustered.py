@@ -47,7 +47,7 @@ Clustering = Literal["finch", "style", "each", "domain"]
 Layer = int | Literal["all"]
 
 # No amplitude is above the sum of all pixels.
-_STYLE = Numbers(torch.float64, ("S",), least=0, most=2**32)
+_STYLE = Numbers(torch.float64, ("S",), min=0, max=2**32)
 _STYLE_IMAGES = 100  # the paper's number of images for LADD's style
 
 

@@ -151,7 +151,7 @@ class FedPCL(Method):
 
     def replies(self, message: Record) -> Schema:
         # Means of unit vectors, so no number is above 1.
-        prototypes = Numbers(torch.float32, ("M", "q"), least=-1.001, most=1.001)
+        prototypes = Numbers(torch.float32, ("M", "q"), min=-1.001, max=1.001)
         return {"prototypes": prototypes, "present": Numbers(torch.bool, ("M",))}
 
     # --- capabilities ---------------------------------------------------------------------------

@@ -44,7 +44,7 @@ from fedwca.models import DomainModel
 
 __all__ = ["FedWCAPlus"]
 
-_STABILITY = Numbers(torch.float64, least=0, most=1)
+_STABILITY = Numbers(torch.float64, min=0, max=1)
 
 
 @dataclass(frozen=True)

@@ -157,9 +157,9 @@ class IFCA(Method):
     def replies(self, message: Record) -> Schema:
         clusters = len(models_of(message, "cluster"))
         if clusters == 0:
-            ticket = Numbers(torch.float64, least=0, most=1)
+            ticket = Numbers(torch.float64, min=0, max=1)
             return {"local": MODEL, "samples": SAMPLES, "ticket": ticket}
-        pick = Numbers(torch.int64, least=0, most=clusters - 1)
+        pick = Numbers(torch.int64, min=0, max=clusters - 1)
         return {"local": MODEL, "samples": SAMPLES, "pick": pick}
 
     # --- capabilities ---------------------------------------------------------------------------

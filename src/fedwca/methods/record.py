@@ -84,26 +84,26 @@ class Numbers:
         dtype: its type.
         sides: its shape; each side a number, or M for the number of classes, q for that of
             features, S for that of a style. Any other letter stands for any size.
-        least, most: bounds of every number, both included.
+        min, max: bounds of every number, both included.
         total: the sum of all numbers.
     """
 
     dtype: torch.dtype
     sides: tuple[int | str, ...] = ()
-    least: float = -math.inf
-    most: float = math.inf
+    min: float = -math.inf
+    max: float = math.inf
     total: float | None = None
 
 
 def shares(count: int) -> Numbers:
     """Declare the weights of a blend, such as α and β: not negative, with sum 1."""
-    return Numbers(torch.float64, (count,), least=0, most=1, total=1)
+    return Numbers(torch.float64, (count,), min=0, max=1, total=1)
 
 
 Schema = Mapping[str, Model | Numbers]  # what a message or reply holds, by name
 MODEL = Model()
-COUNT = Numbers(torch.int64, least=0)
-SAMPLES = Numbers(torch.int64, least=1, most=2**40)
+COUNT = Numbers(torch.int64, min=0)
+SAMPLES = Numbers(torch.int64, min=1, max=2**40)
 
 
 def round_of(record: Record) -> int:

@@ -15,8 +15,8 @@ from fedwca.methods.base import Adaptation, Record
 
 __all__ = ["Privacy", "draw_from_seed", "draw_from_system", "privatize"]
 
-_MOST = 1e6  # of clip and of noise: their product stays within the range of a weight
-_LEAST_NOISE = 1e-6
+_MAX = 1e6  # of clip and of noise: their product stays within the range of a weight
+_MIN_NOISE = 1e-6
 _SAMPLES = "samples"  # the only value that may be in a reply; it becomes 1 for every client
 draw_from_system: Draw = os.urandom
 
@@ -33,15 +33,15 @@ class Privacy:
         delta: δ of the guarantee (ε, δ).
     """
 
-    clip: Annotated[float, Field(ge=0, le=_MOST, strict=True)] = 0.0
-    noise_multiplier: Annotated[float, Field(ge=0, le=_MOST, strict=True)] = 0.0
+    clip: Annotated[float, Field(ge=0, le=_MAX, strict=True)] = 0.0
+    noise_multiplier: Annotated[float, Field(ge=0, le=_MAX, strict=True)] = 0.0
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
 
     @model_validator(mode="after")
     def _check_noise(self) -> "Privacy":
-        if 0 < self.noise_multiplier < _LEAST_NOISE:
+        if 0 < self.noise_multiplier < _MIN_NOISE:
             raise ValueError(
-                f"privacy.noise_multiplier must be 0 or at least {_LEAST_NOISE:g}: less noise "
+                f"privacy.noise_multiplier must be 0 or at least {_MIN_NOISE:g}: less noise "
                 "guarantees nothing"
             )
         if self.noise_multiplier > 0 and self.clip == 0:

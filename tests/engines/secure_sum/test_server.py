@@ -46,10 +46,10 @@ PATIENT = replace(QUICK, round_seconds=300.0)  # no result may hang on how busy 
 SITES = [f"{domain}-{part}" for domain in ("dim", "noisy") for part in "abcd"]
 
 
-def secured(method: str, least: int = 3, **training: Any) -> Experiment:
+def secured(method: str, min_summed: int = 3, **training: Any) -> Experiment:
     experiment = settings(method, **training)
     deploy = experiment.deploy.model_copy(
-        update={"secure_aggregation": True, "least_summed": least}
+        update={"secure_aggregation": True, "least_summed": min_summed}
     )
     return experiment.model_copy(update={"deploy": deploy})
 
@@ -164,7 +164,7 @@ def world(
 
 @pytest.mark.parametrize("method", ["fedavg", "fedwca"])
 def test_the_first_round_equals_plain_averaging(world: World, method: str) -> None:
-    experiment = secured(method, least=2, rounds=1)
+    experiment = secured(method, min_summed=2, rounds=1)
     plain, _ = world.run_plainly(experiment)
     (secure,), _ = world.run(experiment)
     assert secure.state.models.keys() == plain.models.keys()
@@ -178,7 +178,7 @@ def test_the_first_round_equals_plain_averaging(world: World, method: str) -> No
 
 
 def test_sites_delete_the_secrets_of_each_round(world: World) -> None:
-    checkpoints, log = world.run(secured("fedwca", least=2))
+    checkpoints, log = world.run(secured("fedwca", min_summed=2))
     assert len(checkpoints) == 3
     assert [len(line["clients"]) for line in log.lines] == [8] * 4
     weights = sum(t.numel() for t in world.new_model().feature_state().values())
@@ -192,7 +192,7 @@ def test_sites_delete_the_secrets_of_each_round(world: World) -> None:
 
 
 def test_the_server_gets_only_the_first_layer_of_the_first_round(world: World) -> None:
-    world.run(secured("fedwca", least=2, rounds=2))
+    world.run(secured("fedwca", min_summed=2, rounds=2))
     first = {"backbone.conv1.weight", "backbone.conv1.bias"}
     features = world.new_model().feature_state()
     for _, request, reply in world.replies:
@@ -200,11 +200,11 @@ def test_the_server_gets_only_the_first_layer_of_the_first_round(world: World) -
         for record in records.values():
             assert not record.models
             floats = {n for n, v in record.values.items() if v.is_floating_point()}
-            shown = {n.removeprefix("shown/") for n in floats if n.startswith("shown/")}
-            assert shown == (first & features.keys() if request.round == 0 else set()) or (
+            visible = {n.removeprefix("shown/") for n in floats if n.startswith("shown/")}
+            assert visible == (first & features.keys() if request.round == 0 else set()) or (
                 request.kind != "work" and not floats
             )
-            assert floats - {f"shown/{n}" for n in shown} <= {"alpha", "beta"}
+            assert floats - {f"shown/{n}" for n in visible} <= {"alpha", "beta"}
     masked = [
         unpack(reply.payload, {})[0][SUM_RECORD].values["masked"]
         for _, request, reply in world.replies
@@ -293,7 +293,7 @@ def test_sites_of_a_group_that_is_too_small_get_no_messages(
     caplog.set_level("INFO", logger="fedwca")
     keys = dict.fromkeys("ab", PublicKeys(b"", b""))
     members = {name: GroupMember(0, 1) for name in "ab"}
-    sums = SecureSums(members, keys, {"w": torch.zeros(3)}, least=3, round=0)
+    sums = SecureSums(members, keys, {"w": torch.zeros(3)}, min_summed=3, round=0)
     assert [sums.messages(step) for step in STEPS] == [{}, {}, {}]
     assert sums.means(lambda mean: None) == {}
     (message,) = caplog.messages
@@ -448,7 +448,7 @@ def lying_once(honest: Program, lie: Callable[[Reply], Reply]) -> Program:
 def test_lies_in_clear_are_refused_and_sites_may_try_again(world: World) -> None:
     for site, (lie, _) in zip(SITES, LIES, strict=False):
         world.programs[site] = lying_once(world.programs[site], lie)
-    (made,), log = world.run(secured("fedwca", least=2, rounds=1))
+    (made,), log = world.run(secured("fedwca", min_summed=2, rounds=1))
     for site, (_, reason) in zip(SITES, LIES, strict=False):
         (refusal,) = log.lines[0]["refused"][site]
         assert refusal.startswith(reason)
@@ -525,7 +525,7 @@ def exchange(engine: FlowerEngine, world: World, method: Method) -> dict[Client,
 
 
 def test_sites_of_a_group_share_one_mean_in_memory(world: World) -> None:
-    experiment = secured("fedwca", least=2, rounds=1)
+    experiment = secured("fedwca", min_summed=2, rounds=1)
     engine, _ = world.engine(experiment)
     replies = exchange(engine, world, experiment.method)
     assert len(replies) == len(SITES)
@@ -597,12 +597,12 @@ def test_with_privacy_on_noised_models_are_summed(world: World, method: dict[str
         if request.kind == "work" and request.round == 0:
             came = unpack(request.payload, {})[1]
             values = unpack(reply.payload, came)[0]["reply"].values
-            shown = {n.removeprefix("shown/"): v for n, v in values.items() if "shown/" in n}
-            assert values.keys() - {f"shown/{n}" for n in shown} == {
+            visible = {n.removeprefix("shown/"): v for n, v in values.items() if "shown/" in n}
+            assert values.keys() - {f"shown/{n}" for n in visible} == {
                 *("samples", "key/mask", "key/share")
             }
             assert int(values["samples"]) == 1
-            assert all(torch.equal(models[site][name], part) for name, part in shown.items())
+            assert all(torch.equal(models[site][name], part) for name, part in visible.items())
     homes = {site: int(made.state.values.get(f"cluster_of/{site}", 0)) for site in SITES}
     for number in set(homes.values()):
         wanted = mean([models[site] for site, home in homes.items() if home == number])

@@ -16,7 +16,7 @@ from fedwca.engines.secure_sum.masked_reply import (
     masked_schema,
     public_keys,
     restore_model,
-    shown_weights,
+    visible_weights,
 )
 from fedwca.engines.secure_sum.protocol import PublicKeys
 from fedwca.methods.base import Adaptation, Record, Schema
@@ -74,8 +74,8 @@ def expect_reply(run: DeployedRun, job: Job) -> ExpectedReply:
         return ExpectedReply(None, evaluated)
     schema = run.method.replies(job.message)
     if run.plan.least_summed:
-        shown = shown_weights(run.method, job.message, run.features)
-        schema = masked_schema(schema, shown, run.features)
+        visible = visible_weights(run.method, job.message, run.features)
+        schema = masked_schema(schema, visible, run.features)
     return ExpectedReply(schema, evaluated)
 
 
@@ -134,7 +134,7 @@ def _read_record(
 
 
 def _read_masked(run: DeployedRun, record: Record) -> tuple[Record, PublicKeys]:
-    """Return the reply with the weights that are shown, and the site's keys."""
+    """Return the reply with the weights that are visible, and the site's keys."""
     keys = public_keys(record.values)
     if not keys.usable():
         raise WireError("its keys for the secure sum cannot be used")

@@ -19,7 +19,7 @@ from fedwca.engines.flower.messages import SUM_RECORD, Reply, Request, Work
 from fedwca.engines.flower.plan import RunPlan, classifier_state, parse_plan
 from fedwca.engines.flower.site_store import SiteStore
 from fedwca.engines.record_checks import check_message, check_reply, check_state
-from fedwca.engines.secure_sum.masked_reply import mask_reply, shown_weights
+from fedwca.engines.secure_sum.masked_reply import mask_reply, visible_weights
 from fedwca.engines.secure_sum.protocol import SumError
 from fedwca.engines.secure_sum.site import SiteSums
 from fedwca.methods.base import Adaptation, Record
@@ -202,7 +202,7 @@ class _SiteRound:
             return reply
         local = reply.models[LOCAL]
         keys = SiteSums(self._store.path, self._config.site).begin(self._request.round, local)
-        return mask_reply(reply, shown_weights(self._method, message, local), keys)
+        return mask_reply(reply, visible_weights(self._method, message, local), keys)
 
 
 def _load_classifier(model: DomainModel, classifier: Weights) -> None:

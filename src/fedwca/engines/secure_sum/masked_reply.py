@@ -19,7 +19,7 @@ __all__ = [
     "masked_schema",
     "public_keys",
     "restore_model",
-    "shown_weights",
+    "visible_weights",
     "tensor_to_bytes",
 ]
 
@@ -36,28 +36,28 @@ def tensor_to_bytes(value: Tensor) -> bytes:
     return value.numpy().tobytes()
 
 
-def shown_weights(method: Method, message: Record, template: Weights) -> list[str]:
+def visible_weights(method: Method, message: Record, template: Weights) -> list[str]:
     """Return the names of weights in clear: those that the method needs, and integer buffers."""
-    visible = method.visible_weights(message, template) if isinstance(method, SupportsSums) else []
-    return [n for n, t in template.items() if n in visible or not t.is_floating_point()]
+    named = method.visible_weights(message, template) if isinstance(method, SupportsSums) else []
+    return [n for n, t in template.items() if n in named or not t.is_floating_point()]
 
 
-def masked_schema(schema: Schema, shown: list[str], template: Weights) -> Schema:
+def masked_schema(schema: Schema, visible: list[str], template: Weights) -> Schema:
     """Return the schema of a masked reply, from that of the whole reply."""
     values = {name: kind for name, kind in schema.items() if isinstance(kind, Numbers)}
-    weights = {f"shown/{n}": Numbers(template[n].dtype, tuple(template[n].shape)) for n in shown}
+    weights = {f"shown/{n}": Numbers(template[n].dtype, tuple(template[n].shape)) for n in visible}
     return {**values, **weights, **_KEYS}
 
 
-def mask_reply(reply: Record, shown: list[str], keys: PublicKeys) -> Record:
-    """Return a site's reply with the shown weights and the keys in place of its model."""
-    weights = {f"shown/{name}": reply.models[LOCAL][name] for name in shown}
+def mask_reply(reply: Record, visible: list[str], keys: PublicKeys) -> Record:
+    """Return a site's reply with the visible weights and the keys in place of its model."""
+    weights = {f"shown/{name}": reply.models[LOCAL][name] for name in visible}
     key_values = {f"key/{kind}": bytes_to_tensor(key) for kind, key in keys._asdict().items()}
     return Record({}, {**reply.values, **weights, **key_values})
 
 
 def restore_model(record: Record, template: Weights) -> Record:
-    """Return a masked reply as methods expect it: weights not shown are the template's."""
+    """Return a masked reply as methods expect it: weights not visible are the template's."""
     local = {n: record.values.get(f"shown/{n}", tensor) for n, tensor in template.items()}
     values = {n: v for n, v in record.values.items() if not n.startswith(("shown/", "key/"))}
     return Record({LOCAL: local}, values)

@@ -158,7 +158,7 @@ def mask_vector(
     return replace(member, shares=shares), masked
 
 
-def reveal_shares(member: Member, summed: Collection[str], least: int) -> dict[str, bytes]:
+def reveal_shares(member: Member, summed: Collection[str], min_summed: int) -> dict[str, bytes]:
     """Return a share of the seed of each summed member, and of the key of each other one.
 
     Never both of one member: with both, the server could unmask its vector. So the caller must
@@ -166,7 +166,7 @@ def reveal_shares(member: Member, summed: Collection[str], least: int) -> dict[s
     """
     if member.name not in summed or not set(summed) <= member.shares.keys():
         raise SumError("the summed sites are not those of a sum with this site")
-    if len(set(summed)) < max(least, threshold(len(member.peers))):
+    if len(set(summed)) < max(min_summed, threshold(len(member.peers))):
         raise SumError(f"a sum over {len(set(summed))} sites would reveal too much of each")
     return {
         name: shares.seed if name in summed else shares.key

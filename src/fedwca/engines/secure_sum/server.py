@@ -51,7 +51,7 @@ class SecureSums:
         members: the group of each site that withheld its model.
         keys: the public keys that came with each site's reply.
         template: a state of the model.
-        least: how many sites a sum must have.
+        min_summed: how many sites a sum must have.
         round: for the log.
     """
 
@@ -60,18 +60,18 @@ class SecureSums:
         members: Mapping[str, GroupMember],
         keys: Mapping[str, PublicKeys],
         template: Weights,
-        least: int,
+        min_summed: int,
         round: int,
     ) -> None:
-        self._template, self._least, self._round = template, least, round
+        self._template, self._min_summed, self._round = template, min_summed, round
         groups: dict[int, _Group] = {}
         for name, (number, weight) in members.items():
             group = groups.setdefault(number, _Group())
             group.weights[name], group.keys[name] = weight, keys[name]
         self._groups = []
         for group in groups.values():
-            if len(group.keys) < least:
-                self._log_no_sum(group, f"fewer than deploy.least_summed = {least} sites")
+            if len(group.keys) < min_summed:
+                self._log_no_sum(group, f"fewer than deploy.least_summed = {min_summed} sites")
             else:
                 self._groups.append(group)
         self._group_of = {name: group for group in self._groups for name in group.keys}
@@ -83,7 +83,7 @@ class SecureSums:
         if step == "mask":
             shared = {n: g for n, g in self._group_of.items() if n in g.boxes}
             return {name: self._mask_message(name, group) for name, group in shared.items()}
-        summed = {n: g for g in self._groups if len(g.masked) >= self._least for n in g.masked}
+        summed = {n: g for g in self._groups if len(g.masked) >= self._min_summed for n in g.masked}
         return {name: self._unmask_message(group) for name, group in summed.items()}
 
     def reply_names(self, step: Step, site: str) -> Collection[str]:

@@ -65,7 +65,7 @@ class SiteSums:
         self._save_state({"round": round, "next": "share", "keys": _to_hex(keys)})
         return keys.public()
 
-    def run_step(self, step: str, round: int, message: Record, least: int) -> Record:
+    def run_step(self, step: str, round: int, message: Record, min_summed: int) -> Record:
         """Do a step, once and in order, and return the reply."""
         state = self._load_state()
         if (state.get("round"), state.get("next")) != (round, step):
@@ -74,7 +74,7 @@ class SiteSums:
             return self._share(state, message.values)
         if step == "mask":
             return self._mask(state, message.values)
-        return self._unmask(state, message.values, least)
+        return self._unmask(state, message.values, min_summed)
 
     def _share(self, state: dict[str, Any], values: Mapping[str, Tensor]) -> Record:
         keys = PrivateKeys(*map(bytes.fromhex, state["keys"]))
@@ -112,9 +112,11 @@ class SiteSums:
         (self._folder / "local.safetensors").unlink()
         return Record({}, {"masked": torch.from_numpy(masked.view(np.int64))})
 
-    def _unmask(self, state: dict[str, Any], values: Mapping[str, Tensor], least: int) -> Record:
+    def _unmask(
+        self, state: dict[str, Any], values: Mapping[str, Tensor], min_summed: int
+    ) -> Record:
         summed = _names_after("summed/", values)
-        shares = reveal_shares(_member_from_json(state["member"]), summed, least)
+        shares = reveal_shares(_member_from_json(state["member"]), summed, min_summed)
         self._commit(state["round"], "summed", sorted(summed))
         shutil.rmtree(self._folder)
         return Record({}, {name: bytes_to_tensor(content) for name, content in shares.items()})
