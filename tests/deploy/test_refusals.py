@@ -74,7 +74,7 @@ def test_a_site_that_lies_is_refused_and_changes_nothing(
     log = (run / "log.txt").read_text()
     # Junk as large as this is not even fetched from Flower.
     reasons = {name: WRONG_REPLIES[name].reason for name in FEW_WRONG_REPLIES} | {
-        "junk": "it is larger than "
+        "junk": "the reply is larger than "
     }
     for name, reason in reasons.items():
         assert reason in log, f"the log lacks {name}: {log}"

@@ -171,21 +171,21 @@ _CHANGES_AND_REASONS: dict[str, tuple[Any, ...]] = {
     "swapped values": (_changed(_swapped_values), "the value 'alpha' is torch.float64 (2,)"),
     "many samples": (
         _values(samples=lambda count: count * 0 + 2**40),
-        "1,099,511,627,776 images, but reported",
+        "1,099,511,627,776 images, the site reported",
     ),
-    "one sample more": (_values(samples=lambda count: count + 1), "images, but reported"),
+    "one sample more": (_values(samples=lambda count: count + 1), "images, the site reported"),
     "no samples": (_values(samples=torch.zeros_like), "the value 'samples' is outside 1 to"),
     # another round, run, site or record
     "other run": (_with(run="another"), "of the run 'another'"),
-    "old round": (_with(round=0), "it is for round 0 of the run", True),
-    "other name": (_with(site="dim"), "it is from 'dim'"),
+    "old round": (_with(round=0), "the reply is for round 0 of the run", True),
+    "other name": (_with(site="dim"), "the reply is from 'dim'"),
     "no record": (_with(payload=pack({})[0]), "'alpha' is missing"),
     "other record": (
         lambda reply: replace(reply, payload=pack({"answer": record_of(reply)})[0]),
         "the record 'answer' is not declared",
     ),
     "second record": (_second_record, "the record 'answer' is not declared"),
-    "nothing": (_with(adapted=False), "it has no adapted model"),
+    "nothing": (_with(adapted=False), "the reply has no adapted model"),
     # bytes
     "junk": (
         lambda reply: replace(reply, payload=Payload("[]", bytes(200_000_000))),
@@ -199,10 +199,10 @@ _CHANGES_AND_REASONS: dict[str, tuple[Any, ...]] = {
     # scores and the log
     "log": (_with(health={"a<b>": 1.0}), "is not a valid log value"),
     "endless log": (_with(health={"loss": torch.inf}), "'loss' is not finite"),
-    "many scores": (_scored(total=10**9), "1,000,000,000 test images, but reported"),
+    "many scores": (_scored(total=10**9), "1,000,000,000 test images, the site reported"),
     "more right than all": (_scored(correct=10**9), "the evaluation has no valid counts"),
     "sure beyond doubt": (_scored(confidence=torch.nan), "is not a probability"),
-    "no scores": (_with(evaluation=None), "must contain an evaluation"),
+    "no scores": (_with(evaluation=None), "lacks the requested evaluation"),
 }
 WRONG_REPLIES = {name: WrongReply(*fields) for name, fields in _CHANGES_AND_REASONS.items()}
 

@@ -43,7 +43,7 @@ def init(
     ] = None,
     address: Annotated[
         str,
-        typer.Option(show_default=False, help="hostname or IP address that sites connect to"),
+        typer.Option(show_default=False, help="hostname or IPv4 address that sites connect to"),
     ] = "",
     port: Annotated[
         int, typer.Option(show_default=False, help="port of the server (default: 9443)")
@@ -77,7 +77,7 @@ def init(
     else:
         if not address:
             raise UserError(
-                "--address is missing; give the hostname or IP address that sites connect to, "
+                "--address is missing; give the hostname or IPv4 address that sites connect to, "
                 "for example --address fl.example.org"
             )
         port = port or DEFAULT_PORT

@@ -171,8 +171,8 @@ def test_a_site_that_returns_is_sent_the_round_again(world: World) -> None:
     threading.Timer(1.0, die_and_return).start()
     world.run(engine, log)
     assert (7, 0) in work(world.grid)
-    assert any(note.startswith("noisy is lost") for note in world.messages)
-    assert "noisy is back" in world.messages
+    assert any(note.startswith("noisy has disconnected") for note in world.messages)
+    assert "noisy has reconnected" in world.messages
     assert [len(line["clients"]) for line in log.lines] == [2, 2, 2, 2]
 
 
@@ -294,7 +294,7 @@ def test_a_wrong_reply_is_refused_and_changes_no_model(world: World) -> None:
     kept = world.run(engine, log)
     tries = 3 * (rounds - 1)
     reasons = [t.reason for t in (*WRONG_REPLIES.values(), *WRONG_REPLIES.values())][:tries]
-    refused = [note for note in world.messages if "noisy failed: its reply is refused: " in note]
+    refused = [note for note in world.messages if "noisy failed: reply refused: " in note]
     assert [r in note for r, note in zip(reasons, refused, strict=True)] == [True] * tries
     assert log.sites["noisy"]["refused"] == tries
     assert reasons[-1] in log.sites["noisy"]["problem"]
@@ -319,7 +319,7 @@ def test_a_site_whose_images_have_changed_is_asked_again(world: World) -> None:
 
     world.grid.sites[1] = more_from_round_1
     world.run(engine, log)
-    assert "25 images, but reported 24" in log.sites["noisy"]["problem"]
+    assert "25 images, the site reported 24" in log.sites["noisy"]["problem"]
     assert "noisy now has 25 images" in world.messages
     assert [len(line["clients"]) for line in log.lines] == [2, 2, 2, 2]
 
@@ -449,7 +449,7 @@ def test_a_reply_that_flower_cannot_assemble_is_refused(
     assert corrupted
     (reasons,) = log.lines[0]["refused"].values()
     assert len(reasons) == 1
-    assert reasons[0].startswith("it cannot be read (")
+    assert reasons[0].startswith("the reply cannot be read (")
     assert [len(line["clients"]) for line in log.lines] == [2, 2]
 
 

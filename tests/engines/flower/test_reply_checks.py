@@ -41,7 +41,7 @@ def test_counts_must_be_those_reported_on_joining() -> None:
     reply = Record(values={"samples": torch.tensor(7)})
     check_counts(reply, Evaluation(1, 5, 0.5), 7, 5)
     check_counts(Record(), None, 7, 5)  # a method that counts nothing, a round without scores
-    with pytest.raises(MiscountError, match="7 images, but reported 6"):
+    with pytest.raises(MiscountError, match="7 images, the site reported 6"):
         check_counts(reply, None, 6, 5)
-    with pytest.raises(MiscountError, match="5 test images, but reported 0"):
+    with pytest.raises(MiscountError, match="5 test images, the site reported 0"):
         check_counts(reply, Evaluation(1, 5, 0.5), 7, 0)

@@ -17,6 +17,7 @@ from fedwca.data.types import Benchmark
 from fedwca.deploy.server import check_deployable
 from fedwca.engines.base import Job
 from fedwca.engines.codec import load_records, pack, unpack
+from fedwca.engines.flower.collector import Collector
 from fedwca.engines.flower.engine import FlowerEngine
 from fedwca.engines.flower.messages import SUM_RECORD, Reply, Request
 from fedwca.engines.secure_sum.masked_reply import bytes_to_tensor
@@ -313,18 +314,18 @@ def test_a_site_does_every_step_once(world: World) -> None:
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
         assert stat.S_IMODE(secret.parent.stat().st_mode) == 0o700
         again = honest(seen["mask"])
-        assert again.problem == "it is not at the step 'mask' of a sum of round 0"
+        assert again.problem == "the site is not at the step 'mask' of a sum of round 0"
         reply = honest(request)
         record = unpack(request.payload, {})[0][SUM_RECORD]
         del record.values["summed/noisy-d"]
         lying = replace(request, payload=pack({SUM_RECORD: record})[0])
-        assert honest(lying).problem == "it is not at the step 'unmask' of a sum of round 0"
+        assert honest(lying).problem == "the site is not at the step 'unmask' of a sum of round 0"
         return reply
 
     world.programs["dim-a"] = curious
     (made,), _ = world.run(secured("fedavg", rounds=1))
     assert distance(made.state.models["global"], world.new_model().feature_state()) > 0
-    assert honest(seen["share"]).problem == "it is not at the step 'share' of a sum of round 0"
+    assert "not at the step 'share'" in honest(seen["share"]).problem
 
 
 def test_a_repeated_round_gives_only_the_same_sum(world: World) -> None:
@@ -338,7 +339,7 @@ def test_a_repeated_round_gives_only_the_same_sum(world: World) -> None:
     world.drop("noisy-d", "mask", after=False)
     (third,), log = world.run(experiment)
     assert distance(third.state.models["global"], world.new_model().feature_state()) == 0
-    refusal = "it already took part in a sum of round 0 with other sites"
+    refusal = "the site already took part in a sum of round 0 with other sites"
     assert sum(refusal in note for note in world.messages) == 7
     world.start()
     world.drop("noisy-d", "work", after=False)
@@ -358,7 +359,7 @@ def test_a_repeated_round_with_other_images_gives_no_sum(world: World) -> None:
     world.start()
     (again,), _ = world.run(experiment)
     assert distance(again.state.models["global"], world.new_model().feature_state()) == 0
-    refusal = "it already took part in a sum of round 0 with another model or count"
+    refusal = "the site already took part in a sum of round 0 with another model or count"
     assert any(f"dim-a drops out of the sum (mask): {refusal}" in note for note in world.messages)
 
 
@@ -373,7 +374,7 @@ def test_a_site_that_does_not_know_the_end_of_a_sum_is_in_no_other(world: World)
     world.start()
     (again,), _ = world.run(experiment)
     assert distance(again.state.models["global"], world.new_model().feature_state()) == 0
-    refusal = "it sent its model to a sum whose outcome it does not know"
+    refusal = "the site sent its model to a sum whose outcome it does not know"
     assert any(
         f"noisy-d drops out of the sum (share): {refusal}" in note for note in world.messages
     )
@@ -423,15 +424,15 @@ def one_more_scored(reply: Reply) -> Reply:
 
 LAYER, COUNTER = "backbone.conv1.weight", "bottleneck.norm.num_batches_tracked"
 LIES: list[tuple[Callable[[Reply], Reply], str]] = [
-    (changed("samples", lambda count: count + 1), "it trained on 9 images, but reported 8"),
-    (one_more_scored, "it evaluated 5 test images, but reported 4"),
+    (changed("samples", lambda count: count + 1), "the reply counts 9 images"),
+    (one_more_scored, "the reply counts 5 test images"),
     (changed(f"shown/{LAYER}", lambda w: w + 1e6), f"{LAYER} of the model 'local' reaches 1e+06"),
     (
         changed(f"shown/{LAYER}", lambda w: w * torch.nan),
         f"the value 'shown/{LAYER}' is not finite",
     ),
     (changed(f"shown/{COUNTER}", lambda n: -n), f"{COUNTER} of the model 'local' is negative"),
-    (changed("key/mask", lambda key: key + 1), "its keys for the secure sum cannot be used"),
+    (changed("key/mask", lambda key: key + 1), "the keys for the secure sum cannot be used"),
 ]
 
 
@@ -555,8 +556,8 @@ def test_a_late_reply_to_a_step_is_ignored(world: World) -> None:
     replies = exchange(engine, world, experiment.method)
     assert {client.name for client in replies} == set(SITES) - {"dim-b"}
     world.grid.lose(node)  # Flower says so in place of an answer
-    engine._registry.discard_replies()
-    assert "dim-b answered round 0 too late" in world.messages
+    next(Collector(engine._run, engine._inbox, engine._registry).collect())
+    assert any(note.startswith("dim-b replied to round 0 too late") for note in world.messages)
     engine.close()
 
 

@@ -72,7 +72,7 @@ class StoredReply:
         if not _CHUNK.match(content):
             self._beside_tensors += len(content)
         if self._beside_tensors > _MAX_BESIDE_TENSORS:
-            raise WireError(f"it has more than {_MAX_BESIDE_TENSORS:,} bytes besides its tensors")
+            raise WireError(f"the reply has over {_MAX_BESIDE_TENSORS:,} bytes besides tensors")
         self._file.write(content)
 
     def close(self) -> None:
@@ -90,12 +90,12 @@ class StoredReply:
             self._check_bytes(total)
         message = inflate_object_from_contents(self._message_id, contents)
         if not isinstance(message, Message):
-            raise WireError(f"it is a {type(message).__name__}, not a message")
+            raise WireError(f"the reply is a {type(message).__name__}, not a message")
         return message
 
     def _check_bytes(self, total: int) -> None:
         if total > self._max_bytes:
-            raise WireError(f"it is larger than {self._max_bytes:,} bytes")
+            raise WireError(f"the reply is larger than {self._max_bytes:,} bytes")
 
 
 def _assembled_lengths(contents: dict[str, bytes]) -> Iterator[int]:
@@ -173,4 +173,4 @@ def _pull_object(object_id: str, pull: Callable[[str], bytes], deadline: float) 
             pause = min(2 * pause, 5.0)
         except ObjectPullError:  # will never be
             break
-    raise IncompleteReplyError("its reply did not arrive completely")
+    raise IncompleteReplyError("the reply did not arrive completely")

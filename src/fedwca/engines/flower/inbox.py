@@ -124,7 +124,7 @@ def _parse(stored: StoredReply) -> Reply | NoReply:
     except WireError as error:
         return NoReply(str(error), refused=True)
     except Exception as error:  # Flower's parsers raise a dozen kinds, all due to the sender
-        return NoReply(f"it cannot be read ({type(error).__name__})", refused=True)
+        return NoReply(f"the reply cannot be read ({type(error).__name__})", refused=True)
 
 
 def _last_line(text: str | None) -> str:

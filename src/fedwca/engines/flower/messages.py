@@ -209,9 +209,9 @@ def _payload(places: object, content: RecordDict) -> Payload:
     if blob is None:
         return EMPTY_PAYLOAD
     if blob.stype != _STYPE:
-        raise WireError(f"its tensors are {blob.stype!r}, not {_STYPE}")
+        raise WireError(f"the tensors are {blob.stype!r}, not {_STYPE}")
     if not isinstance(places, str):
-        raise WireError("places: it is not text")
+        raise WireError("'places' is not text")
     return Payload(places, blob.data)
 
 
@@ -224,7 +224,7 @@ def describe_invalid(error: ValidationError) -> str:
 def _health(record: MetricRecord) -> Health:
     """Return numbers for the log: finite, with names that are safe to show."""
     if len(record) > _MAX_LOG_VALUES:
-        raise WireError(f"it has {len(record)} log values, more than {_MAX_LOG_VALUES}")
+        raise WireError(f"the reply has {len(record)} log values, more than {_MAX_LOG_VALUES}")
     health: Health = {}
     for name, value in record.items():
         numbers = value if isinstance(value, list) else [value]

@@ -95,8 +95,10 @@ def validate_reply(
         sent: tensors that the site was sent, by hash; the reply may name them.
     """
     check_origin(reply, site.name, run.name, round)
-    if (reply.evaluation is not None) != expected.evaluated:
-        raise WireError("it must contain an evaluation exactly when one was requested")
+    if reply.evaluation is None and expected.evaluated:
+        raise WireError("the reply lacks the requested evaluation")
+    if reply.evaluation is not None and not expected.evaluated:
+        raise WireError("the reply has an evaluation that was not requested")
     record, tensors, keys = Record(), Tensors(), None
     adaptation = None
     if expected.schema is not None:
@@ -114,16 +116,16 @@ def validate_reply(
 def check_origin(reply: Reply, site: str, run: str, round: int) -> None:
     """Refuse a reply of another site, or for another run or round."""
     if reply.site != site:
-        raise WireError(f"it is from {reply.site!r}")
+        raise WireError(f"the reply is from {reply.site!r}")
     if (reply.run, reply.round) != (run, round):
-        raise WireError(f"it is for round {reply.round} of the run {reply.run!r}")
+        raise WireError(f"the reply is for round {reply.round} of the run {reply.run!r}")
 
 
 def _read_record(
     run: DeployedRun, reply: Reply, schema: Schema, sent: Mapping[str, Tensor]
 ) -> tuple[Record, Tensors]:
     if not reply.adapted:
-        raise WireError("it has no adapted model")
+        raise WireError("the reply has no adapted model")
     check_size(reply.payload, schema, run.features, run.sizes)
     records, tensors = unpack(reply.payload, sent)
     if other := records.keys() - {"reply"}:
@@ -137,7 +139,7 @@ def _read_masked(run: DeployedRun, record: Record) -> tuple[Record, PublicKeys]:
     """Return the reply with the weights that are visible, and the site's keys."""
     keys = public_keys(record.values)
     if not keys.usable():
-        raise WireError("its keys for the secure sum cannot be used")
+        raise WireError("the keys for the secure sum cannot be used")
     restored = restore_model(record, run.features)
     check_state("local", restored.models["local"], run.features)
     return restored, keys
@@ -175,8 +177,10 @@ def check_counts(
     """Refuse other numbers of images than the site reported: they would change its weight."""
     samples = reply.values.get("samples")
     if samples is not None and int(samples) != images:
-        raise MiscountError(f"it trained on {int(samples):,} images, but reported {images:,}")
+        raise MiscountError(
+            f"the reply counts {int(samples):,} images, the site reported {images:,}"
+        )
     if evaluation is not None and evaluation.total != test_images:
         raise MiscountError(
-            f"it evaluated {evaluation.total:,} test images, but reported {test_images:,}"
+            f"the reply counts {evaluation.total:,} test images, the site reported {test_images:,}"
         )

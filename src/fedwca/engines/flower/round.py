@@ -186,7 +186,7 @@ class Round:
         """Refuse keys of another site: two sites with one key would stop the sum for all."""
         others = {key for public in self.keys.values() for key in public}
         if keys is not None and others & set(keys):
-            raise WireError("its keys for the secure sum are those of another site")
+            raise WireError("the keys for the secure sum are those of another site")
 
     def _store_result(self, name: str, accepted: AcceptedReply) -> ClientResult:
         """Return the result of a reply, with the models in a file unless they will be summed."""

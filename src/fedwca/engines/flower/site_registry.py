@@ -159,7 +159,7 @@ class SiteRegistry:
         expected = isinstance(error, str | WireError)
         reason = str(error) if expected else f"{type(error).__name__}, {error}"
         self._count_refusal(site.name, reason)
-        self.report_failure(site, what, f"its reply is refused: {reason}")
+        self.report_failure(site, what, f"reply refused: {reason}")
 
     def report_no_reply(self, site: RegisteredSite, what: str, reply: NoReply) -> None:
         """Report a site without a reply, or one that cannot be read."""
@@ -181,10 +181,10 @@ class SiteRegistry:
     def _set_online(self, site: RegisteredSite, online: bool) -> None:
         if online and site.lost_at is not None:
             site.lost_at = None
-            logger.info("%s is back", site.name)
+            logger.info("%s has reconnected", site.name)
         elif not online and site.lost_at is None:
             site.lost_at = time.monotonic()
-            logger.info("%s is lost", site.name)
+            logger.info("%s has disconnected", site.name)
         site.status["online"] = online
 
     def _request_join_if_expected(self, node: Node) -> None:
@@ -231,7 +231,7 @@ class SiteRegistry:
         if expected[reply.site] not in ("", node.public_key):
             return "the node does not hold that site's key"
         if max(reply.images, reply.test_images) > _MAX_IMAGES:
-            return f"it reports more than {_MAX_IMAGES:,} images"
+            return f"the site reports more than {_MAX_IMAGES:,} images"
         return ""
 
     def _count_refusal(self, name: str, reason: str) -> None:

@@ -107,7 +107,7 @@ def read_step_reply(payload: Payload, names: Collection[str], template: Weights)
     record = unpack(payload, {})[0].get(SUM_RECORD, Record())
     integers = all(value.dtype in (torch.uint8, torch.int64) for value in record.values.values())
     if record.models or record.values.keys() != set(names) or not integers:
-        raise WireError("it does not hold the requested values")
+        raise WireError("the reply does not hold the requested values")
     return record
 
 

@@ -99,12 +99,12 @@ class SecureSums:
         if step == "share":
             boxes = {name: tensor_to_bytes(box) for name, box in reply.values.items()}
             if not all(boxes.values()):
-                raise WireError("it has no share for another site of the sum")
+                raise WireError("the reply has no share for another site of the sum")
             group.boxes[site] = boxes
         elif step == "mask":
             vector = reply.values["masked"]
             if vector.dtype != torch.int64 or vector.shape != (vector_length(self._template),):
-                raise WireError("its masked vector does not have the model's length")
+                raise WireError("the masked vector does not have the model's length")
             group.sum = group.sum + vector.numpy().view(np.uint64)
             group.masked.append(site)
         else:

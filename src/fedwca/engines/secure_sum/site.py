@@ -69,7 +69,7 @@ class SiteSums:
         """Do a step, once and in order, and return the reply."""
         state = self._load_state()
         if (state.get("round"), state.get("next")) != (round, step):
-            raise SumError(f"it is not at the step {step!r} of a sum of round {round}")
+            raise SumError(f"the site is not at the step {step!r} of a sum of round {round}")
         if step == "share":
             return self._share(state, message.values)
         if step == "mask":
@@ -90,7 +90,7 @@ class SiteSums:
         member, boxes = share_secrets(self._site, keys, peers)
         before = self._history().get(str(state["round"]), {})
         if "vector" in before and "summed" not in before:
-            raise SumError("it sent its model to a sum whose outcome it does not know")
+            raise SumError("the site sent its model to a sum whose outcome it does not know")
         self._commit(state["round"], "members", sorted(names))
         self._save_state(
             {"round": state["round"], "next": "mask", "member": _member_to_json(member)}
@@ -126,14 +126,14 @@ class SiteSums:
         history = self._history()
         if history.setdefault(str(round), {}).setdefault(what, value) != value:
             other = "another model or count" if what == "vector" else "other sites"
-            raise SumError(f"it already took part in a sum of round {round} with {other}")
+            raise SumError(f"the site already took part in a sum of round {round} with {other}")
         write_json(self._history_path, add_checksum(history))
 
     def _history(self) -> dict[str, dict[str, list[str] | str]]:
         history = read_verified(self._history_path) if self._history_path.exists() else {}
         if history is None:
             raise SumError(
-                "its record of earlier sums is corrupt: start a new run with another run.seed"
+                "the record of earlier sums is corrupt: start a new run with another run.seed"
             )
         return history
 
