@@ -79,7 +79,7 @@ def test_every_folder_is_a_package_and_every_top_level_module_is_known() -> None
         ("core.weights", "alignment softmax_weights benefit soft_mixture cluster_weights"),
         ("core.losses", "information_maximization proximal prototype_contrast distillation"),
         ("core.style", "amplitude_style"),
-        ("core.params", "mix distance copy_into"),
+        ("core.params", "mix distance"),
         ("methods", "METHODS"),
         ("data", "BENCHMARKS"),
         ("models", "BACKBONES"),

@@ -13,7 +13,6 @@ from fedwca.core.params import (
     Weights,
     clone,
     conv_layers,
-    copy_into,
     distance,
     flatten,
     is_batch_norm_statistic,
@@ -111,29 +110,6 @@ def test_a_clone_is_equal_and_shares_nothing() -> None:
     assert not copy["w"].requires_grad
     copy["w"].zero_()
     assert weight.tolist() == [1.0, 2.0]
-
-
-def test_copy_into_writes_in_place_through_parameters() -> None:
-    layer = nn.BatchNorm1d(2)
-    target = {**dict(layer.named_parameters()), **dict(layer.named_buffers())}
-    addresses = {name: tensor.data_ptr() for name, tensor in target.items()}
-    source = {name: torch.full_like(tensor, 3) for name, tensor in target.items()}
-    copy_into(target, source)
-    assert layer.weight.tolist() == [3.0, 3.0]
-    assert layer.running_var.tolist() == [3.0, 3.0]
-    assert layer.num_batches_tracked.item() == 3
-    assert {name: tensor.data_ptr() for name, tensor in target.items()} == addresses
-    source["weight"].zero_()
-    assert layer.weight.tolist() == [3.0, 3.0]  # copied, not bound
-
-
-def test_copy_into_names_up_to_five_differences_and_copies_nothing() -> None:
-    target = {"a": torch.zeros(1), "b": torch.zeros(1)}
-    with pytest.raises(ValueError, match=r"differ in 2 names: \['b', 'c'\]"):
-        copy_into(target, {"a": torch.ones(1), "c": torch.ones(1)})
-    assert target["a"].item() == 0
-    with pytest.raises(ValueError, match=r"7 names: \['n0', 'n1', 'n2', 'n3', 'n4'\]"):
-        copy_into({}, {f"n{index}": torch.zeros(1) for index in range(7)})
 
 
 # --- distance -------------------------------------------------------------------------------

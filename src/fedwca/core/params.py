@@ -8,11 +8,9 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "State",
     "Weights",
     "clone",
     "conv_layers",
-    "copy_into",
     "distance",
     "flatten",
     "is_batch_norm_statistic",
@@ -22,7 +20,6 @@ __all__ = [
 ]
 
 Weights = dict[str, Tensor]
-State = Weights  # the former name
 
 
 def mix(states: Iterable[Mapping[str, Tensor]], weights: Sequence[float] | Tensor) -> Weights:
@@ -71,14 +68,6 @@ def _zero(tensor: Tensor) -> Tensor:
 def clone(state: Mapping[str, Tensor]) -> Weights:
     """Return an independent copy in main memory: stored or sent tensors are never on a GPU."""
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
-
-
-def copy_into(target: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> None:
-    """Overwrite the tensors of `target` in place, so that resident buffers stay where they are."""
-    _check_same_names(target, source)
-    with torch.no_grad():
-        for name, tensor in target.items():
-            tensor.copy_(source[name])
 
 
 def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
