@@ -83,7 +83,7 @@ def _load_folder(
     from fedwca.data import BENCHMARKS, DataRequest, default_cache, detect_benchmark, load_benchmark
     from fedwca.experiments.defaults import defaults
 
-    without_files = [name for name, loader in BENCHMARKS.items() if loader.detect is None]
+    without_files = [name for name, loader in BENCHMARKS.items() if not loader.has_files]
     path = None if folder in without_files else expand_path(folder)
     name = benchmark or (folder if path is None else detect_benchmark(path))
     size = defaults(name, "", "").get("data", {}).get("image_size", 32)

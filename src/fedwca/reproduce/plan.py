@@ -115,7 +115,7 @@ def choose_benchmark(data: Path | None, name: str | None) -> str:
             f"tables cannot be made for benchmark {benchmark!r}: set --benchmark to one of "
             f"{', '.join(DOMAINS_OF)}, or use `fedwca run`"
         )
-    has_files = BENCHMARKS[benchmark].detect is not None
+    has_files = BENCHMARKS[benchmark].has_files
     if has_files and data is None:
         raise UserError(f"benchmark {benchmark!r} needs its files: set --data to their folder")
     if data is not None and not has_files:

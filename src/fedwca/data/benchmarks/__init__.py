@@ -35,11 +35,18 @@ class Loader(NamedTuple):
         find: finds the domains; may rely on `path` being a folder, if the benchmark has files.
         detect: whether a folder contains this benchmark; None if it has no files.
         transform: how stored pixels of a given image size become network input.
+        clients_may_be_remote: whether a deployment's server needs no files of the clients.
     """
 
     find: Callable[[DataRequest], RawBenchmark]
     detect: Callable[[Path], bool] | None
     transform: Callable[[int], Transform]
+    clients_may_be_remote: bool = False
+
+    @property
+    def has_files(self) -> bool:
+        """Whether the benchmark is read from files of the user."""
+        return self.detect is not None
 
 
 def _standard_loader(benchmark: StandardBenchmark) -> Loader:
@@ -58,7 +65,7 @@ BENCHMARKS: dict[str, Loader] = {
     "office-home": _standard_loader(OFFICE_HOME),
     "office-31": _standard_loader(OFFICE31),
     "npz": Loader(find_npz, contains_npz, digit_transform),
-    "images": Loader(find_own_images, contains_own_images, object_transform),
+    "images": Loader(find_own_images, contains_own_images, object_transform, True),
 }
 
 
@@ -86,8 +93,8 @@ def load_benchmark(name: str, request: DataRequest) -> Benchmark:
     """Return the benchmark of that name, decoded or mapped from the cache."""
     check_benchmark(name)
     loader = BENCHMARKS[name]
-    remote = request.remote_clients and request.path is None and loader.find is find_own_images
-    if loader.detect is not None and not remote:
+    remote = request.remote_clients and request.path is None and loader.clients_may_be_remote
+    if loader.has_files and not remote:
         if request.path is None:
             raise UserError(f"benchmark {name!r} needs files; set data.path to their folder")
         _check_folder(request.path, f"set data.path to the folder of {name!r}")
