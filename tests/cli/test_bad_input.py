@@ -53,6 +53,7 @@ def odd_files(tmp_path: Path) -> None:
         ("resume none", "runs/none"),
         ("compare", "runs"),
         ("compare folder.toml", "folder.toml"),
+        ("list --runs bad.toml", "bad.toml"),
         # The typo is found before the first method is run.
         ("run --method source_only --method fedwac", "'fedwca'"),
         ("run --set data.benchmark=mini-digit", "'mini-digits'"),

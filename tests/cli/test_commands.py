@@ -19,7 +19,9 @@ from tests.cli.conftest import Fedwca, Invoke
 from tests.support.tiny_settings import TINY
 
 
-def test_run_list_show_compare_and_run_again(fedwca: Fedwca, npz_folder: Path) -> None:
+def test_run_list_show_compare_and_run_again(
+    fedwca: Fedwca, invoke: Invoke, npz_folder: Path
+) -> None:
     many = ["--method", "source_only", "--method", "fedwca", "--seed", "0", "--seed", "1"]
     first = fedwca("run", *TINY, f"--set=data.path={npz_folder}", *many)
     assert "round 2/2  accuracy" in first
@@ -31,6 +33,7 @@ def test_run_list_show_compare_and_run_again(fedwca: Fedwca, npz_folder: Path) -
 
     again = fedwca("run", *TINY, f"--set=data.path={npz_folder}", *many)
     assert "round" not in again.split("accuracy (%)")[0]
+    assert again.count("is finished already") == 4
 
     listed = fedwca("list")
     assert listed.count("done") == 4
@@ -43,6 +46,7 @@ def test_run_list_show_compare_and_run_again(fedwca: Fedwca, npz_folder: Path) -
     assert "[training]" in shown
     assert "rounds = 2" in shown
     assert "Results:" in fedwca("resume", str(runs[0]))
+    assert "fedwca resume" in invoke("run", str(runs[0])).err
 
 
 def test_an_empty_list_says_how_to_start(fedwca: Fedwca) -> None:

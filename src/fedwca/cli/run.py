@@ -67,12 +67,16 @@ def _run_experiments(experiments: list["Experiment"], runs: Path, cache: Path | 
     from fedwca.cli.progress import show_progress
     from fedwca.data.cache import default_cache
     from fedwca.experiments.runner import run_experiment
+    from fedwca.experiments.store import RunFolder
     from fedwca.report.runs import read_run
 
     folder = cache or default_cache()
     with show_progress(out) as progress:
-        finished = [run_experiment(e, runs, folder, progress) for e in experiments]
-    print_results([read_run(run.path) for run in finished])
+        for experiment in experiments:
+            if RunFolder(runs / experiment.name).done:
+                out.print_line(f"{experiment.name} is finished already")
+            run_experiment(experiment, runs, folder, progress)
+    print_results([read_run(runs / experiment.name) for experiment in experiments])
 
 
 @stop_on_signal(RERUN_TO_RESUME)

@@ -66,7 +66,7 @@ def describe_run(server: ServerSettings, run: RunView) -> str:
         state += "; resume with `fedwca deploy run --resume`"
     if state == "failed":
         state = f"failed: {outcome.get('problem')}"
-    return f"run {run.name}: {run.rounds} of {run.settings['training']['rounds']} rounds, {state}"
+    return f"run {run.name}: {run.rounds} of {run.planned_rounds} rounds, {state}"
 
 
 def describe_traffic(run: RunView) -> str:

@@ -36,6 +36,13 @@ def read_experiment(path: Path | None, overrides: Sequence[tuple[str, Any]] = ()
 
 
 def _read_toml(path: Path) -> Settings:
+    if (path / "config.json").is_file():
+        raise UserError(f"{path} is a run folder; resume it with `fedwca resume`")
+    if path.is_dir():
+        raise UserError(
+            f"{path} is a folder; give a config file, or set data.benchmark to images and "
+            "data.path to a folder of images"
+        )
     try:
         with open_regular_file(path) as file:
             return parse_toml(file.read().decode())
@@ -127,7 +134,7 @@ def _build(settings: Mapping[str, Settings], method_name: str) -> Experiment:
 
 def _check_data(data: DataConfig) -> None:
     """Reject settings that the benchmark would ignore."""
-    if data.path and BENCHMARKS[data.benchmark].detect is None:
+    if data.path and not BENCHMARKS[data.benchmark].has_files:
         raise UserError(
             f"data.path: benchmark {data.benchmark!r} has no files; remove it, or set "
             "data.benchmark to what `fedwca data check` finds there"

@@ -62,9 +62,8 @@ class RunView:
 
     @property
     def planned_rounds(self) -> int:
-        """Number of rounds of the finished run."""
-        trains_nothing = self.settings["method"]["name"] == "source_only"
-        return 0 if trains_nothing else int(self.settings["training"]["rounds"])
+        """Number of rounds of the finished run; a method may need fewer than training.rounds."""
+        return self.rounds if self.done else int(self.settings["training"]["rounds"])
 
     @property
     def last(self) -> dict[str, Any]:
@@ -141,6 +140,8 @@ def read_run(path: Path) -> RunView:
 
 def find_runs(root: Path) -> tuple[list[RunView], list[str]]:
     """Return all runs in a folder, sorted by name, and an error message for each unreadable one."""
+    if root.exists() and not root.is_dir():
+        raise UserError(f"{root} is not a folder; give the folder of all runs")
     runs, problems = [], []
     for config in sorted(root.glob("*/config.json")):
         try:
