@@ -26,7 +26,7 @@ SETTINGS = {
 def start(benchmark: str, path: str, cache: str) -> None:
     """Do what `fedwca run` does before training."""
     from fedwca.experiments.config import resolve
-    from fedwca.experiments.runner import load_data
+    from fedwca.experiments.inputs import load_data
     from fedwca.experiments.source import initialize_model
 
     source, size = SETTINGS[benchmark]

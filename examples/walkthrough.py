@@ -23,7 +23,7 @@ from fedwca.core.weights import alignment, benefit, cluster_weights, soft_mixtur
 from fedwca.data import ClientData, default_cache
 from fedwca.engines.client_runtime import seed_generator
 from fedwca.experiments.final_models import load_experiment, load_source_model
-from fedwca.experiments.runner import load_data
+from fedwca.experiments.inputs import load_data
 from fedwca.experiments.store import RunFolder
 from fedwca.methods.inference import Outputs, evaluate
 from fedwca.methods.training import Targets, train

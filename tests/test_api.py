@@ -16,7 +16,7 @@ import fedwca
 from fedwca._support.files import add_checksum, verify_checksum, write_lines
 from fedwca.data.types import Benchmark
 from fedwca.experiments.config import resolve
-from fedwca.experiments.runner import load_data
+from fedwca.experiments.inputs import load_data
 from tests.conftest import write_npz
 
 

@@ -26,8 +26,8 @@ from fedwca.engines.flower.reply_checks import check_magnitude
 from fedwca.engines.record_checks import check_state
 from fedwca.engines.simulator.simulator import Simulator
 from fedwca.experiments.config import Experiment, resolve
+from fedwca.experiments.inputs import load_data
 from fedwca.experiments.rounds import federate
-from fedwca.experiments.runner import load_data
 from fedwca.experiments.source import initialize_model, load_or_train_source
 from fedwca.experiments.store import Checkpoint
 from fedwca.methods import Client, Record

@@ -21,7 +21,8 @@ from fedwca.experiments.final_models import (
     load_network_spec,
     load_source_model,
 )
-from fedwca.experiments.runner import load_data, run_experiment
+from fedwca.experiments.inputs import load_data
+from fedwca.experiments.runner import run_experiment
 from fedwca.experiments.store import RunFolder
 from fedwca.methods.inference import evaluate
 from fedwca.models import read_weights

@@ -8,7 +8,8 @@ from fedwca._support.text import format_count
 from fedwca.cli.console import out
 from fedwca.cli.progress import show_progress
 from fedwca.data.types import Benchmark
-from fedwca.experiments.runner import load_data, run_experiment
+from fedwca.experiments.inputs import load_data
+from fedwca.experiments.runner import run_experiment
 from fedwca.report.runs import RunView, read_run
 from fedwca.reproduce.document import make_document
 from fedwca.reproduce.estimate import TimeEstimate, format_duration

@@ -15,7 +15,8 @@ from fedwca.engines.flower.plan import RunPlan, create_deployed_run
 from fedwca.engines.flower.site_registry import RefusalLedger, SiteStatus
 from fedwca.experiments.experiment import Experiment
 from fedwca.experiments.rounds import federate_into
-from fedwca.experiments.runner import PreparedRun, prepare_run, save_guarantee
+from fedwca.experiments.run_records import save_guarantee
+from fedwca.experiments.runner import PreparedRun, prepare_run
 from fedwca.experiments.store import RunFolder
 from fedwca.methods.capabilities import SupportsSums
 from fedwca.models import NetworkSpec

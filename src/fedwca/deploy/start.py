@@ -16,7 +16,7 @@ from fedwca.deploy.submission import APP_LOG, Submission
 from fedwca.deploy.templates import FLOWER_APP
 from fedwca.experiments.config import resolve
 from fedwca.experiments.experiment import Experiment
-from fedwca.experiments.runner import find_weights_files, load_data
+from fedwca.experiments.inputs import find_weights_files, load_data
 from fedwca.experiments.source import initialize_model
 from fedwca.experiments.store import RunFolder
 

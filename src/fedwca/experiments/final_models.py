@@ -11,6 +11,7 @@ from fedwca.data import BENCHMARKS, UnlabeledImages, default_cache
 from fedwca.data.augment import DIGITS
 from fedwca.engines.client_runtime import use_threads
 from fedwca.experiments.config import Experiment, resolve
+from fedwca.experiments.inputs import load_data
 from fedwca.experiments.run_schema import (
     READ_ERRORS,
     check_line,
@@ -19,7 +20,6 @@ from fedwca.experiments.run_schema import (
     no_run_error,
     read_settings,
 )
-from fedwca.experiments.runner import load_data
 from fedwca.experiments.store import SOURCE_FILE, Checkpoint, RunFolder
 from fedwca.methods.base import Client, Method, Record
 from fedwca.methods.inference import load

@@ -11,7 +11,7 @@ from fedwca.core.snd import guarded_density
 from fedwca.experiments.config import parse_override
 from fedwca.experiments.experiment import Experiment
 from fedwca.experiments.final_models import load_final_model
-from fedwca.experiments.runner import load_data, simulated_clients
+from fedwca.experiments.inputs import load_data, simulated_clients
 from fedwca.experiments.store import RunFolder
 from fedwca.methods.inference import evaluate, measure_agreement
 
