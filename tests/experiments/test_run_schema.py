@@ -107,8 +107,8 @@ def test_a_corrupt_run_does_not_stop_a_command(
     for words in (["list"], ["compare"], ["report"]):
         code, output = call(*words)
         assert code == 0
-        assert f"The files in runs/{run.name} are corrupt" in output
+        assert f"runs/{run.name}" in output
     for words in (["show", run.name], ["compare", run.name], ["tensorboard", run.name]):
         code, output = call(*words)
         assert code == 2
-        assert "are corrupt" in output
+        assert run.name in output
