@@ -85,7 +85,7 @@ def run_in_simulator(folder: Path, experiment: Experiment) -> list[float]:
     model = new_model(experiment)
     engine = Simulator(model, experiment.method, clients, 0, folder / "scratch")
     log = RunLog()
-    run_rounds(engine, experiment.method, clone(model.feature_state()), log)
+    run_rounds(engine, experiment.method, clone(model.feature_weights()), log)
     return round_seconds(log.lines)
 
 
@@ -98,7 +98,7 @@ def run_in_process(folder: Path, experiment: Experiment) -> list[float]:
         rules=rules,
         transform=object_transform(32),
     )
-    run_rounds(engine, experiment.method, clone(model.feature_state()), log)
+    run_rounds(engine, experiment.method, clone(model.feature_weights()), log)
     return round_seconds(log.lines)
 
 
@@ -138,7 +138,7 @@ def main() -> None:
         experiment = resolve(content)
         model = new_model(experiment)
         save_weights(model, folder / "source.safetensors", classes=CLASSES)
-        megabytes = sum(t.nbytes for t in model.feature_state().values()) / 1e6
+        megabytes = sum(t.nbytes for t in model.feature_weights().values()) / 1e6
         rounds = {
             "simulator": run_in_simulator(folder, experiment),
             "in process": run_in_process(folder, experiment),

@@ -69,7 +69,7 @@ def federation(folder: str, sizes: str, cpus: int, rounds: int) -> None:
     def main(grid: Grid, context: Context) -> None:
         started = time.perf_counter()
         method = FedAvg(with_epochs(1))
-        state = method.init(World(Path(folder)).model().feature_state())
+        state = method.init(World(Path(folder)).model().feature_weights())
         while len(list(grid.get_node_ids())) < count:
             time.sleep(0.1)
         nodes = list(grid.get_node_ids())

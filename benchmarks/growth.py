@@ -131,7 +131,7 @@ def _federation(world: World, method: Method, clients: list[ClientData]) -> dict
 
 def _last_round(model: DomainModel, method: Method, engine: Simulator) -> float:
     """Run all rounds; return the seconds of the last one."""
-    start = Checkpoint(0, method.init(clone(model.feature_state())), {}, {})
+    start = Checkpoint(0, method.init(clone(model.feature_weights())), {}, {})
     checkpoints = [x for x in federate(method, engine, start) if isinstance(x, Checkpoint)]
     return float(checkpoints[-1].facts["seconds"])
 

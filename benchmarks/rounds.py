@@ -191,7 +191,7 @@ def _rounds(method: Method, count: int) -> Method:
 
 
 def _start_checkpoint(method: Method, model: Any) -> Checkpoint:
-    return Checkpoint(0, method.init(clone(model.feature_state())), {}, {})
+    return Checkpoint(0, method.init(clone(model.feature_weights())), {}, {})
 
 
 def _without_files(at: Checkpoint) -> Checkpoint:

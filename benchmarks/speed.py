@@ -96,7 +96,7 @@ def _ours(world: World, sizes: list[int], stack: ExitStack) -> Ways:
     ways: Ways = {}
     for name, workers in (("ours", count_cores()), ("ours, one worker", 1)):
         model = world.model()
-        state = method.init(clone(model.feature_state()))
+        state = method.init(clone(model.feature_weights()))
         engine = stack.enter_context(simulator(model, method, clients, workers))
         one_round(engine, method, state, 0)  # the first call takes longer
         ways[name] = lambda e=engine, s=state: _best(sizes, lambda: one_round(e, method, s, 0))
@@ -130,7 +130,7 @@ def _flower(folder: Path, sizes: list[int], cpus: int) -> float:
 def run_one_round(folder: Path, sizes: list[int]) -> None:
     world = World(folder)
     model, method = world.model(), FedAvg(with_epochs(1))
-    state = method.init(clone(model.feature_state()))
+    state = method.init(clone(model.feature_weights()))
     with simulator(model, method, world.clients(sizes), count_cores()) as engine:
         one_round(engine, method, state, 0)
 

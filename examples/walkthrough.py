@@ -56,7 +56,7 @@ method, seed, data = experiment.method, experiment.run.seed, experiment.data
 benchmark = load_data(experiment, default_cache())
 clients = benchmark.clients(data.source, data.partition, seed)
 model = load_source_model(run.path)
-source = clone(model.feature_state())
+source = clone(model.feature_weights())
 
 
 def view(weights: Weights, client: ClientData) -> Outputs:

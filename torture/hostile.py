@@ -51,7 +51,7 @@ def run(
     model = new_model()
     engine, log = engine_for(grid, experiment, model, CLASSES, dict.fromkeys(programs, ""))
     with _POLLING, mock.patch("fedwca.engines.flower.collector._POLL_SECONDS", 0.001):
-        checkpoints = run_rounds(engine, experiment.method, dict(model.feature_state()), log)
+        checkpoints = run_rounds(engine, experiment.method, dict(model.feature_weights()), log)
     return checkpoints, log
 
 

@@ -87,7 +87,7 @@ def clients(count: int, folder: Path) -> dict[str, Any]:
     chosen = resolve(settings_).method
     run = RunFolder.open(folder / "run", {}, {})
     engine = Simulator(model.eval(), chosen, data, 0, run.scratch, workers=2)
-    start = Checkpoint(0, chosen.init(clone(model.feature_state())), {}, {})
+    start = Checkpoint(0, chosen.init(clone(model.feature_weights())), {}, {})
     with watch_children() as workers:
         try:
             for result in federate(chosen, engine, start):
@@ -173,7 +173,7 @@ def replies(count: int, folder: Path) -> dict[str, Any]:
     torch.manual_seed(0)
     model = build_model("resnet18", 10, image_size=64, bottleneck=2600)
     model.freeze_classifier()
-    features = clone(model.feature_state())
+    features = clone(model.feature_weights())
     grid = Grid(count, features, folder)
     experiment = settings("fedavg", rounds=1)
     names = {f"site-{n}": "" for n in range(count)}

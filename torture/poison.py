@@ -23,7 +23,7 @@ from fedwca.data.images import ClientData
 from fedwca.data.partition import Partition
 from fedwca.engines.base import Exchange, Job
 from fedwca.engines.flower.reply_checks import check_magnitude
-from fedwca.engines.record_checks import check_state
+from fedwca.engines.record_checks import check_weights
 from fedwca.engines.simulator.simulator import Simulator
 from fedwca.experiments.config import Experiment, resolve
 from fedwca.experiments.inputs import load_data
@@ -65,7 +65,7 @@ class PoisonedSimulator(Simulator):
         else:
             local = poisoned(self.source, self.poison, round)
             reply = Record({"local": local}, adapted.reply.values)
-            check_state("local", local, self.source)
+            check_weights("local", local, self.source)
             check_magnitude(reply, self.source)
             sent = adapted._replace(reply=reply)
             results[malicious] = results[malicious]._replace(adapted=sent)
@@ -79,7 +79,7 @@ def run(
 
     The accuracy is NaN if training diverges and the run stops.
     """
-    source, lines, checkpoints = clone(model.feature_state()), [], []
+    source, lines, checkpoints = clone(model.feature_weights()), [], []
     method = experiment.method
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder) / "scratch"

@@ -85,7 +85,7 @@ class Simulations:
         run = RunFolder.open(path, {}, {})
         run.clean()
         model = new_model()
-        first = Checkpoint(0, self._method.init(clone(model.feature_state())), {}, {})
+        first = Checkpoint(0, self._method.init(clone(model.feature_weights())), {}, {})
         start = run.load_checkpoint() or first
         check(start.rounds == done, f"resumed after {start.rounds} rounds, not {done}")
         run.rewind(start.rounds)
@@ -146,7 +146,7 @@ class Deployment:
 
     def run_with_faults(self) -> int:
         """Run four rounds and the final evaluation; check that only right replies are used."""
-        source, before = clone(self._model.feature_state()), (self._wrong(), self._refused())
+        source, before = clone(self._model.feature_weights()), (self._wrong(), self._refused())
         run_rounds(self._engine, self._experiment.method, source, self._log)
         wrong, refused = self._wrong() - before[0], self._refused() - before[1]
         messages = [self._messages.get().getMessage() for _ in range(self._messages.qsize())]

@@ -31,13 +31,13 @@ class Sites:
     """Sites of one group, some of which are lost or reply wrongly at a step."""
 
     def __init__(self, folder: Path, rng: random.Random, count: int) -> None:
-        self.rng, self.states, self.sites = rng, {}, {}
+        self.rng, self.models, self.sites = rng, {}, {}
         for number in range(count):
             name = f"site-{number}"
             (folder / name).mkdir()
             self.sites[name] = SiteSums(folder / name, name)
-            self.states[name] = _state(number, rng)
-        self.keys = {n: site.begin(0, self.states[n]) for n, site in self.sites.items()}
+            self.models[name] = _model(number, rng)
+        self.keys = {n: site.begin(0, self.models[n]) for n, site in self.sites.items()}
         self.weights = {name: rng.randint(1, 50) for name in self.sites}
         self.lost: dict[tuple[str, Step], bool] = {}  # whether it does the step before the loss
         self.changes: dict[tuple[str, Step], Change] = {}
@@ -81,12 +81,12 @@ class Sites:
         check(sorted(means) == summed, "the mean names other sites than were summed")
         total = sum(self.weights[name] for name in means)
         shares = [self.weights[name] / total for name in means]
-        expected = mix([self.states[name] for name in means], shares)
+        expected = mix([self.models[name] for name in means], shares)
         found = next(iter(means.values()))
         check(distance({"w": expected["w"]}, {"w": found["w"]}) <= 2.0**-20, "the mean is wrong")
 
 
-def _state(number: int, rng: random.Random) -> Weights:
+def _model(number: int, rng: random.Random) -> Weights:
     generator = torch.Generator().manual_seed(rng.getrandbits(40) + number)
     return {**TEMPLATE, "w": torch.randn(4, 8, generator=generator)}
 

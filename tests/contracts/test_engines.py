@@ -38,13 +38,13 @@ def test_sites_and_simulator_agree(
     model, sites = new_model(), dict.fromkeys(names, "")
     engine, log = engine_for(FakeGrid(programs), experiment, model, classes, sites)
     with mock.patch("fedwca.engines.flower.collector._POLL_SECONDS", 0.02):
-        far = run_rounds(engine, method, model.feature_state(), log)
+        far = run_rounds(engine, method, model.feature_weights(), log)
 
     clients = [load_site(tmp_path, site, tiny_benchmark) for site in names]
     model = new_model().to(memory_format=torch.channels_last)  # as a run has it
     simulator = Simulator(model, method, clients, 0, tmp_path / "scratch")
     simulated = RunLog()
-    near = run_rounds(simulator, method, clone(new_model().feature_state()), simulated)
+    near = run_rounds(simulator, method, clone(new_model().feature_weights()), simulated)
 
     for here, there in zip(near, far, strict=True):
         assert here.state.models.keys() == there.state.models.keys()
@@ -57,7 +57,7 @@ def test_sites_and_simulator_agree(
         if near and method.training.batch_norm == "blend":
             offered = method.offered(near[-1].state, client)
             wanted = method.personal(offered, memory or Record())
-            assert distance(wanted, used.feature_state()) == 0
+            assert distance(wanted, used.feature_weights()) == 0
         assert same({"w": used.classifier_weight()}, {"w": new_model().classifier_weight()})
 
 

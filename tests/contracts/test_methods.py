@@ -134,7 +134,7 @@ def test_it_works_with_very_few_clients(method: Method, tiny: TinyProblem, count
 
 
 def test_a_round_without_replies_changes_no_model(method: Method, tiny: TinyProblem) -> None:
-    state = method.init(tiny.new_model().feature_state())
+    state = method.init(tiny.new_model().feature_weights())
     after = method.aggregate(state, {})
     nobody = Client("nobody")
     assert same(method.offered(after, nobody), method.offered(state, nobody))

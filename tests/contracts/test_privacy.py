@@ -107,7 +107,7 @@ def over_the_wire(
     expected = dict.fromkeys(SITES, "")
     engine, log = engine_for(grid, experiment, model, benchmark.classes, expected)
     with mock.patch("fedwca.engines.flower.collector._POLL_SECONDS", 0.01):
-        run_rounds(engine, experiment.method, model.feature_state(), log)
+        run_rounds(engine, experiment.method, model.feature_weights(), log)
     assert not any(status["problem"] for status in log.sites.values())
     return grid
 

@@ -23,7 +23,7 @@ from fedwca.core.params import (
 from tests.support.drawn import for_all, normal
 
 
-def state(value: float, steps: int = 0) -> Weights:
+def model(value: float, steps: int = 0) -> Weights:
     return {"w": torch.tensor([value, -value]), "bn.num_batches_tracked": torch.tensor(steps)}
 
 
@@ -31,7 +31,7 @@ def state(value: float, steps: int = 0) -> Weights:
 
 
 def test_mix_by_hand_keeps_the_least_integer() -> None:
-    mixed = mix([state(2.0, steps=100), state(6.0, steps=7)], [0.25, 0.75])
+    mixed = mix([model(2.0, steps=100), model(6.0, steps=7)], [0.25, 0.75])
     assert mixed["w"].tolist() == [5.0, -5.0]  # .25·2 + .75·6
     assert mixed["bn.num_batches_tracked"].item() == 7
     assert mixed["bn.num_batches_tracked"].dtype == torch.int64
@@ -46,29 +46,29 @@ def test_mix_keeps_the_type(dtype: torch.dtype) -> None:
 
 def test_mix_takes_a_tensor_of_weights() -> None:
     weights = torch.tensor([0.5, 0.5], dtype=torch.float64)
-    assert mix([state(1.0), state(3.0)], weights)["w"].tolist() == [2.0, -2.0]
+    assert mix([model(1.0), model(3.0)], weights)["w"].tolist() == [2.0, -2.0]
 
 
 def test_mix_sums_in_double_precision() -> None:
     # In float32 1e8 + 1 = 1e8 and the one would be lost.
-    states = [{"w": torch.tensor([v])} for v in (1e8, 1.0, -1e8)]
-    assert mix(states, [1.0, 1.0, 1.0])["w"].item() == 1.0
+    models = [{"w": torch.tensor([v])} for v in (1e8, 1.0, -1e8)]
+    assert mix(models, [1.0, 1.0, 1.0])["w"].item() == 1.0
 
 
 @for_all(st.integers(1, 40), st.integers(0, 1000))
-def test_a_plain_mean_of_equal_states_is_the_state_to_the_bit(count: int, seed: int) -> None:
+def test_a_plain_mean_of_equal_models_is_the_model_to_the_bit(count: int, seed: int) -> None:
     w = normal(50, seed=seed)
     assert torch.equal(mix([{"w": w}] * count, [1 / count] * count)["w"], w)
 
 
 @for_all(st.integers(0, 1000))
-def test_mix_with_a_unit_vector_picks_a_state_to_the_bit(seed: int) -> None:
-    states = [{"w": row} for row in normal(3, 20, seed=seed)]
-    assert torch.equal(mix(states, [0.0, 1.0, 0.0])["w"], states[1]["w"])
+def test_mix_with_a_unit_vector_picks_a_model_to_the_bit(seed: int) -> None:
+    models = [{"w": row} for row in normal(3, 20, seed=seed)]
+    assert torch.equal(mix(models, [0.0, 1.0, 0.0])["w"], models[1]["w"])
 
 
 def test_mix_shares_no_memory_and_changes_no_input() -> None:
-    first, second = state(1.0, steps=3), state(2.0)
+    first, second = model(1.0, steps=3), model(2.0)
     mixed = mix([first, second], [1.0, 0.0])
     mixed["w"].fill_(9)
     mixed["bn.num_batches_tracked"].fill_(9)
@@ -78,12 +78,12 @@ def test_mix_shares_no_memory_and_changes_no_input() -> None:
 
 
 @pytest.mark.parametrize(
-    ("states", "weights", "message"),
+    ("models", "weights", "message"),
     [
-        *(([state(1.0), state(2.0)], w, "as many weights") for w in ([], [1.0], [0.2, 0.3, 0.5])),
-        ([], [], "at least one state"),
+        *(([model(1.0), model(2.0)], w, "as many weights") for w in ([], [1.0], [0.2, 0.3, 0.5])),
+        ([], [], "at least one model"),
         (
-            [state(1.0), {"bn.num_batches_tracked": torch.tensor(0)}],
+            [model(1.0), {"bn.num_batches_tracked": torch.tensor(0)}],
             *([0.5, 0.5], r"differ in 1 names.*w"),
         ),
         # A tensor of another shape is never broadcast.
@@ -94,10 +94,10 @@ def test_mix_shares_no_memory_and_changes_no_input() -> None:
     ],
 )
 def test_mix_refuses_what_does_not_fit(
-    states: list[Weights], weights: list[float], message: str
+    models: list[Weights], weights: list[float], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        mix(states, weights)
+        mix(models, weights)
 
 
 # --- copies ---------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def test_distance_is_the_largest_absolute_difference() -> None:
 
 
 @pytest.mark.parametrize("nothing", [{}, {"x": torch.zeros(0)}])
-def test_states_without_numbers_are_no_distance_apart(nothing: Weights) -> None:
+def test_models_without_numbers_are_no_distance_apart(nothing: Weights) -> None:
     assert distance(nothing, nothing) == 0.0
 
 
@@ -182,10 +182,10 @@ def test_batch_norm_statistics_are_told_by_name() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_one_number_that_is_none_makes_a_state_not_finite(bad: float) -> None:
-    assert is_finite(state(1.0))
+def test_one_number_that_is_none_makes_a_model_not_finite(bad: float) -> None:
+    assert is_finite(model(1.0))
     assert is_finite({"large": torch.full((10,), 3e38)})
-    spoilt = state(1.0)
+    spoilt = model(1.0)
     spoilt["w"][0] = bad
     assert not is_finite(spoilt)
     # Two infinities of different sign do not cancel.
@@ -193,19 +193,19 @@ def test_one_number_that_is_none_makes_a_state_not_finite(bad: float) -> None:
 
 
 class _Held(dict[str, torch.Tensor]):
-    """A state of which one can ask whether it is still there."""
+    """A model of which one can ask whether it is still there."""
 
     __hash__ = object.__hash__
 
 
-def test_states_are_mixed_one_at_a_time() -> None:
+def test_models_are_mixed_one_at_a_time() -> None:
     alive = weakref.WeakSet[_Held]()
     most = 0
 
     def coming() -> Iterator[Weights]:
         nonlocal most
         for number in range(5):
-            held = _Held(state(float(number)))
+            held = _Held(model(float(number)))
             alive.add(held)
             most = max(most, len(alive))
             yield held
@@ -213,4 +213,4 @@ def test_states_are_mixed_one_at_a_time() -> None:
 
     mixed = mix(coming(), [0.2] * 5)
     assert most <= 2
-    assert distance(mixed, mix([state(float(n)) for n in range(5)], [0.2] * 5)) == 0
+    assert distance(mixed, mix([model(float(n)) for n in range(5)], [0.2] * 5)) == 0

@@ -18,7 +18,7 @@ def seeded(seed: int = 0):
     return np.random.default_rng(seed).bytes
 
 
-def state(weight: list[float], variance: float = 1.0, steps: int = 7) -> Weights:
+def model(weight: list[float], variance: float = 1.0, steps: int = 7) -> Weights:
     return {
         "w.weight": torch.tensor(weight),
         "n.running_var": torch.tensor([variance]),
@@ -62,7 +62,7 @@ def test_what_has_no_length_cannot_be_clipped(odd: float) -> None:
 
 def test_weights_and_variances_are_clipped_together_and_the_counter_is_the_reference_s() -> None:
     # The update (3, 0, 4) has length 5 and is to have 1.
-    found = noised_update(state([4.0, 2.0], 5.0, 99), state([1.0, 2.0], 1.0), 1.0, 0.0, never)
+    found = noised_update(model([4.0, 2.0], 5.0, 99), model([1.0, 2.0], 1.0), 1.0, 0.0, never)
     assert list(found) == ["w.weight", "n.running_var", "n.num_batches_tracked"]
     torch.testing.assert_close(found["w.weight"], torch.tensor([1.6, 2.0]))
     torch.testing.assert_close(found["n.running_var"], torch.tensor([1.8]))

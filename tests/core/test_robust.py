@@ -18,26 +18,26 @@ attacks = st.sampled_from(ATTACKS)
 finite = st.floats(-(2.0**100), 2.0**100, width=32)
 
 
-def states(*rows: list[float]) -> list[Weights]:
-    """A tensor of some numbers, and a counter that says which state it is of."""
+def models(*rows: list[float]) -> list[Weights]:
+    """A tensor of some numbers, and a counter that says which model it is of."""
     return [{"w": torch.tensor(row), "n": torch.tensor(k)} for k, row in enumerate(rows)]
 
 
-def values(state: Weights) -> list[float]:
-    return state["w"].tolist()
+def values(model: Weights) -> list[float]:
+    return model["w"].tolist()
 
 
 def test_the_median_by_hand() -> None:
-    three = states([1.0, 5.0], [3.0, -9.0], [100.0, 4.0])
+    three = models([1.0, 5.0], [3.0, -9.0], [100.0, 4.0])
     assert values(coordinate_median(three)) == [3.0, 4.0]
-    four = states([1.0, 5.0], [3.0, -9.0], [100.0, 4.0], [4.0, 8.0])
+    four = models([1.0, 5.0], [3.0, -9.0], [100.0, 4.0], [4.0, 8.0])
     assert values(coordinate_median(four)) == [3.5, 4.5]  # (3 + 4)/2, (4 + 5)/2
     assert values(coordinate_median(four[:2])) == [2.0, -2.0]  # of two, their mean
     assert values(coordinate_median(four[:1])) == [1.0, 5.0]
 
 
 def test_the_trimmed_mean_by_hand() -> None:
-    five = states([10.0], [1.0], [2.0], [6.0], [-50.0])
+    five = models([10.0], [1.0], [2.0], [6.0], [-50.0])
     assert values(trimmed_mean(five, 0.2)) == [3.0]  # without -50 and 10: (1 + 2 + 6)/3
     assert values(trimmed_mean(five, 0.21)) == [2.0]  # two at either end: 1.05 is rounded up
     assert values(trimmed_mean(five, 0.0)) == pytest.approx([-31 / 5])
@@ -49,7 +49,7 @@ def test_the_trimmed_mean_by_hand() -> None:
 def test_the_clipped_mean_by_hand() -> None:
     reference = {"w": torch.tensor([1.0, 1.0]), "n": torch.tensor(7)}
     # Updates (3, 4), (0, 1), (0, 30) of lengths 5, 1 and 30: the last becomes (0, 5).
-    three = states([4.0, 5.0], [1.0, 2.0], [1.0, 31.0])
+    three = models([4.0, 5.0], [1.0, 2.0], [1.0, 31.0])
     plain = clipped_mean(three, [1 / 3] * 3, reference)
     assert values(plain) == pytest.approx([1 + 3 / 3, 1 + (4 + 1 + 5) / 3])
     weighed = clipped_mean(three, [0.5, 0.25, 0.25], reference)
@@ -68,8 +68,8 @@ def test_every_tensor_is_clipped_by_its_own_length() -> None:
 
 
 def test_nobody_who_moved_is_no_division_by_zero() -> None:
-    reference = states([2.0, 3.0])[0]
-    still = states([2.0, 3.0], [2.0, 3.0], [2.0, 9.0])
+    reference = models([2.0, 3.0])[0]
+    still = models([2.0, 3.0], [2.0, 3.0], [2.0, 9.0])
     assert values(clipped_mean(still, [1 / 3] * 3, reference)) == [2.0, 3.0]
 
 
@@ -80,8 +80,8 @@ def all_aggregates(rows: list[Weights], reference: Weights) -> list[Weights]:
 
 
 def test_shapes_types_and_the_least_counter_are_kept() -> None:
-    def kinds(state: Weights) -> dict[str, object]:
-        return {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()}
+    def kinds(model: Weights) -> dict[str, object]:
+        return {name: (tensor.shape, tensor.dtype) for name, tensor in model.items()}
 
     numbers = [torch.tensor(float(k)) for k in range(3)]
     rows = [{"w": k.expand(2, 3, 1), "s": k, "n": 9 - k.long()} for k in numbers]
@@ -98,10 +98,10 @@ def eight(seed: int, attack: str) -> tuple[list[Weights], Weights]:
     generator = rng(seed)
     common = torch.randn(20, generator=generator)
     honest = [{"w": common + 0.1 * torch.randn(20, generator=generator)} for _ in range(7)]
-    model = honest[0]["w"]
+    common = honest[0]["w"]
     liar = {
-        "scaled": 1e3 * model,
-        "flipped": -model,
+        "scaled": 1e3 * common,
+        "flipped": -common,
         "random": 10 * torch.randn(20, generator=generator),
         "huge": torch.full((20,), 1e30) * torch.randn(20, generator=generator).sign(),
     }[attack]
@@ -109,7 +109,7 @@ def eight(seed: int, attack: str) -> tuple[list[Weights], Weights]:
 
 
 def between(made: Tensor, honest: list[Weights]) -> bool:
-    rows = torch.stack([state["w"] for state in honest])
+    rows = torch.stack([model["w"] for model in honest])
     return bool(((made >= rows.amin(dim=0)) & (made <= rows.amax(dim=0))).all())
 
 
@@ -125,7 +125,7 @@ def test_one_liar_of_eight_cannot_leave_what_the_honest_say(
 
 @few(st.lists(st.lists(finite, min_size=3, max_size=3), min_size=8, max_size=8))
 def test_nor_whatever_numbers_they_are(rows: list[list[float]]) -> None:
-    everybody = states(*rows)
+    everybody = models(*rows)
     for liar in range(8):
         honest = everybody[:liar] + everybody[liar + 1 :]
         assert between(coordinate_median(everybody)["w"], honest)
@@ -178,6 +178,6 @@ def test_however_long_or_short_a_clipped_lie_is_nothing_leaves_what_honest_updat
 def test_a_counter_cannot_be_driven_up_for_the_others(place: int) -> None:
     everybody = [{"w": torch.tensor([1.0]), "steps": torch.tensor(7 + n)} for n in range(4)]
     everybody[place]["steps"] = torch.tensor(2**40)
-    least = min(int(state["steps"]) for state in everybody)
+    least = min(int(model["steps"]) for model in everybody)
     for made in all_aggregates(everybody, everybody[1]):
         assert int(made["steps"]) == least

@@ -49,7 +49,7 @@ def check_against_simulator(
     model = source_model(classes)
     engine = Simulator(model, experiment.method, clients, 0, deployment.folder / "scratch")
     log = RunLog()
-    checkpoints = run_rounds(engine, experiment.method, clone(model.feature_state()), log)
+    checkpoints = run_rounds(engine, experiment.method, clone(model.feature_weights()), log)
 
     result = json.loads((run / "result.json").read_text())
     assert result["round"] == experiment.method.rounds
@@ -58,7 +58,7 @@ def check_against_simulator(
     state = (
         checkpoints[-1].state
         if checkpoints
-        else experiment.method.init(clone(model.feature_state()))
+        else experiment.method.init(clone(model.feature_weights()))
     )
     memories = checkpoints[-1].memories if checkpoints else {}
     runtime = ClientRuntime(
@@ -72,7 +72,7 @@ def check_against_simulator(
         load_weights(
             used, deployment.folder / "sites" / site / "runs" / run.name / "model.safetensors"
         )
-        assert distance(runtime.model.feature_state(), used.feature_state()) < 1e-5
+        assert distance(runtime.model.feature_weights(), used.feature_weights()) < 1e-5
         assert torch.equal(used.classifier_weight(), source_model(classes).classifier_weight())
 
 

@@ -105,13 +105,13 @@ def test_a_site_that_lies_is_refused_and_changes_nothing(
         dict.fromkeys(SITES, ""),
         transform=object_transform(SIZE),
     )
-    checkpoints = run_rounds(engine, experiment.method, clone(model.feature_state()), log)
+    checkpoints = run_rounds(engine, experiment.method, clone(model.feature_weights()), log)
     for site in SITES:
         used = source_model(classes)
         where = deployment.folder / "sites" / site / "runs" / run.name / "model.safetensors"
         load_weights(used, where)
         expected = experiment.method.offered(checkpoints[-1].state, Client(site))
-        assert distance(expected, used.feature_state()) < 1e-5
+        assert distance(expected, used.feature_weights()) < 1e-5
 
 
 @pytest.mark.parametrize(

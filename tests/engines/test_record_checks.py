@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedwca.core.params import Weights
 from fedwca.engines.codec import Payload, WireError, pack
-from fedwca.engines.record_checks import check_message, check_reply, check_size, check_state
+from fedwca.engines.record_checks import check_message, check_reply, check_size, check_weights
 from fedwca.methods.record import COUNT, MODEL, SAMPLES, Numbers, Record, shares
 
 
@@ -112,11 +112,11 @@ def test_other_models_are_refused() -> None:
         "bn.num_batches_tracked": torch.tensor(7.0),
     }.items():
         with pytest.raises(WireError, match=part):
-            check_state("m", {**fine, part: tensor}, state(0.0))
+            check_weights("m", {**fine, part: tensor}, state(0.0))
     with pytest.raises(WireError, match="not finite"):
-        check_state("m", {**fine, "bn.running_var": torch.tensor([1.0, math.inf])}, state(0.0))
+        check_weights("m", {**fine, "bn.running_var": torch.tensor([1.0, math.inf])}, state(0.0))
     with pytest.raises(WireError, match="other tensors"):
-        check_state("m", {**fine, "more": torch.zeros(1)}, state(0.0))
+        check_weights("m", {**fine, "more": torch.zeros(1)}, state(0.0))
 
 
 @pytest.mark.parametrize(
@@ -129,4 +129,4 @@ def test_other_models_are_refused() -> None:
 )
 def test_impossible_statistics_are_refused(part: str, value: Tensor, wrong: str) -> None:
     with pytest.raises(WireError, match=wrong):
-        check_state("m", {**state(1.0), part: value}, state(0.0))
+        check_weights("m", {**state(1.0), part: value}, state(0.0))

@@ -101,7 +101,7 @@ def test_an_unfinished_run_has_the_newest_model(tmp_path: Path, npz_folder: Path
     at = RunFolder(run).load_checkpoint()
     assert at is not None
     assert at.rounds == 1
-    found = load_final_model(run, "dim/1").feature_state()
+    found = load_final_model(run, "dim/1").feature_weights()
     assert all(torch.equal(found[n], t) for n, t in at.state.models["global"].items())
 
 

@@ -213,7 +213,7 @@ def sent(content: dict[str, Any]) -> Payload:
         model, method = given.build_model(), given.build_method()
     except (UserError, ValueError):
         return sent(plan())
-    state = method.init(clone(model.feature_state()))
+    state = method.init(clone(model.feature_weights()))
     head = {n: t for n, t in model.state_dict().items() if n.startswith("classifier.")}
     records = {
         "message": method.send(state, Client("a")),

@@ -151,7 +151,7 @@ def test_training_leaves_the_global_random_state_alone(
 def test_another_objective_is_minimised_instead(
     model: DomainModel, images: UnlabeledImages
 ) -> None:
-    start, name = clone(model.feature_state()), "bottleneck.linear.weight"
+    start, name = clone(model.feature_weights()), "bottleneck.linear.weight"
     weight = model.bottleneck.linear.weight
     pull = Objective(lambda step: {"pull": (10.0, weight.square().sum())})
     pulled, losses = train_on(model, images, objective=pull)
@@ -162,7 +162,7 @@ def test_another_objective_is_minimised_instead(
 def test_a_frozen_backbone_does_not_change_and_is_trainable_afterwards(
     model: DomainModel, images: UnlabeledImages
 ) -> None:
-    start = clone(model.feature_state())
+    start = clone(model.feature_weights())
     trained, _ = train_on(model, images, torch.arange(len(images)) % 3, frozen_backbone=True)
     for name, tensor in trained.items():
         assert torch.equal(tensor, start[name]) == name.startswith("backbone."), name
@@ -172,7 +172,7 @@ def test_a_frozen_backbone_does_not_change_and_is_trainable_afterwards(
 def test_an_objective_without_gradient_changes_no_weight(
     model: DomainModel, images: UnlabeledImages
 ) -> None:
-    start = clone(model.feature_state())
+    start = clone(model.feature_weights())
     trained, _ = train_on(model, images, objective=Objective(lambda step: {}))
     for name, tensor in trained.items():
         if not is_batch_norm_statistic(name):
@@ -214,17 +214,17 @@ def test_a_single_image_keeps_the_received_statistics(
 def test_local_statistics_replace_the_received_ones(
     model: DomainModel, images: UnlabeledImages
 ) -> None:
-    received = clone(model.feature_state())
+    received = clone(model.feature_weights())
     remembered = remember_statistics(received, "local").models["batch_norm"]
     own = {name: tensor + 1 for name, tensor in remembered.items()}
     kinds = {"running_mean", "running_var", "num_batches_tracked"}
     assert {name.rsplit(".", 1)[1] for name in own} == kinds
     memory = Record({"batch_norm": own})
     load(model, received, images, "local", memory)
-    for name, tensor in model.feature_state().items():
+    for name, tensor in model.feature_weights().items():
         assert torch.equal(tensor, own.get(name, received[name]))
     load(model, received, images, "blend", memory)
-    assert all(torch.equal(t, received[n]) for n, t in model.feature_state().items())
+    assert all(torch.equal(t, received[n]) for n, t in model.feature_weights().items())
 
 
 def test_evaluation_gives_one_row_an_image(model: DomainModel, images: UnlabeledImages) -> None:

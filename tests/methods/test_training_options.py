@@ -175,9 +175,9 @@ def test_agreement_is_one_for_a_constant_model_and_uses_the_same_views_each_time
     first = measure_agreement(model, images, outputs)
     assert 0 < first < 1
     assert first == measure_agreement(model, images, outputs)
-    before = clone(model.feature_state())
+    before = clone(model.feature_weights())
     measure_agreement(model, images, outputs)
-    assert same(before, clone(model.feature_state()))
+    assert same(before, clone(model.feature_weights()))
     with torch.no_grad():
         for parameter in model.bottleneck.parameters():
             parameter.zero_()

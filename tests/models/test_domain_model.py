@@ -90,9 +90,9 @@ def test_classifier_weight_is_detached_and_freezing_is_of_the_classifier_alone(k
     assert model.bottleneck[0].weight.grad is not None
 
 
-def test_feature_state_is_live_ordered_and_without_the_classifier() -> None:
+def test_feature_weights_are_live_ordered_and_without_the_classifier() -> None:
     model = build_model("resnet18", 3, bottleneck=4)
-    state = model.feature_state()
+    state = model.feature_weights()
     expected = [name for name in model.state_dict() if not name.startswith("classifier.")]
     assert list(state) == expected
     assert "backbone.bn1.running_var" in state
@@ -106,19 +106,19 @@ def test_feature_state_is_live_ordered_and_without_the_classifier() -> None:
 def test_load_features_copies_in_place() -> None:
     one, two = (build_model("mobilenet_v2", 3, bottleneck=4) for _ in range(2))
     one(torch.randn(2, 3, 32, 32))  # so that the buffers differ too
-    addresses = {name: value.data_ptr() for name, value in two.feature_state().items()}
+    addresses = {name: value.data_ptr() for name, value in two.feature_weights().items()}
     head = two.classifier_weight().clone()
-    two.load_features(one.feature_state())
-    loaded = two.feature_state()
+    two.load_features(one.feature_weights())
+    loaded = two.feature_weights()
     assert {name: value.data_ptr() for name, value in loaded.items()} == addresses
-    assert all(torch.equal(loaded[name], value) for name, value in one.feature_state().items())
+    assert all(torch.equal(loaded[name], value) for name, value in one.feature_weights().items())
     assert torch.equal(two.classifier_weight(), head)
     assert all(parameter.requires_grad for parameter in two.parameters())
 
 
 def test_load_features_names_what_does_not_fit_and_changes_nothing(lenet: DomainModel) -> None:
     before = {name: value.clone() for name, value in lenet.state_dict().items()}
-    state = {name: value + 1 for name, value in lenet.feature_state().items()}
+    state = {name: value + 1 for name, value in lenet.feature_weights().items()}
     del state["backbone.conv1.bias"]
     state["extra"] = torch.zeros(1)
     state["backbone.conv2.weight"] = torch.zeros(2, 2)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedwca.core.losses import information_maximization
-from fedwca.core.params import clone, mix
+from fedwca.core.params import Weights, clone, mix
 from fedwca.core.pseudo_label import prototype_labels
 from fedwca.core.snd import soft_neighborhood_density
 from fedwca.core.weights import benefit, soft_mixture
@@ -29,7 +29,7 @@ def moved(model: DomainModel, seed: int) -> dict[str, torch.Tensor]:
     rng = torch.Generator().manual_seed(seed)
     return {
         name: t + 0.05 * torch.randn(t.shape, generator=rng) if name.endswith("weight") else t
-        for name, t in clone(model.feature_state()).items()
+        for name, t in clone(model.feature_weights()).items()
     }
 
 
@@ -39,14 +39,14 @@ def two_clusters(model: DomainModel) -> Record:
     return Record(models, {"round": torch.tensor(1)})
 
 
-def outputs_of(model: DomainModel, state: dict[str, torch.Tensor], client: ClientData) -> Outputs:
-    load(model, state, client.train, "blend")
+def outputs_of(model: DomainModel, weights: Weights, client: ClientData) -> Outputs:
+    load(model, weights, client.train, "blend")
     return evaluate(model, client.train)
 
 
 def test_soft_models_use_the_alpha_and_beta_of_the_same_round(new_model: NewModel) -> None:
     method = FedWCA(TRAINING)
-    weights = clone(new_model().feature_state())
+    weights = clone(new_model().feature_weights())
     clients = [Client("a", "x"), Client("b", "y")]
     state = Record(
         {"source": weights, "cluster/0": weights, "cluster/1": weights},

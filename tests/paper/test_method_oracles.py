@@ -117,8 +117,8 @@ def test_the_initial_model_follows_the_formulas_and_equals_the_expansion_in_v(
     log = shaken(tiny, by_domain(TRAINING))
     sent = log.messages[-1][Client(client.name, client.domain)].models
 
-    def view(state: Weights) -> tuple[torch.Tensor, torch.Tensor]:
-        load(model, state, client.train, "blend")
+    def view(weights: Weights) -> tuple[torch.Tensor, torch.Tensor]:
+        load(model, weights, client.train, "blend")
         outputs = evaluate(model, client.train)
         return outputs.features, outputs.probabilities
 

@@ -232,7 +232,7 @@ def test_ladd_in_one_cluster_without_distillation_is_fedavg_of_self_training(
     ladd = LADD(TRAINING, clustering="domain", regularisation=0.0)
     log = tiny.run(ladd, together)
     model = tiny.new_model()
-    merged = clone(model.feature_state())
+    merged = clone(model.feature_weights())
     for number in range(TRAINING.rounds):
         with use_threads(1):
             trained = [_self_trained(model, merged, c, number) for c in together]
@@ -341,10 +341,10 @@ def test_fedpcl_sends_no_weights_and_keeps_the_backbone(tiny: TinyProblem) -> No
     for answers in log.replies:
         assert all(not a.reply.models for a in answers.values())
     source = tiny.source()
-    for state in final_models(log, method, tiny.clients).values():
+    for weights in final_models(log, method, tiny.clients).values():
         for name in source:
             if name.startswith("backbone."):
-                assert torch.equal(state[name], source[name]), name
+                assert torch.equal(weights[name], source[name]), name
     first, second = (log.memories[r][tiny.clients[0].name].models["own"] for r in (1, 2))
     moved = "bottleneck.linear.weight"
     assert torch.equal(first[moved], source[moved])  # round 0 only makes prototypes

@@ -254,8 +254,8 @@ def test_blended_variances_stay_nonnegative(seed: int, count: int) -> None:
     A, B, alpha, beta, own = drawn(seed, count)
     v = cluster_weights(alpha, beta, own, soft_mixture(A, B))
     f = models(count, seed)
-    for state in f:
-        state["bn.running_var"][0] = 0.0  # a dead channel
+    for weights in f:
+        weights["bn.running_var"][0] = 0.0  # a dead channel
     blended = mix(f, v)["bn.running_var"]
     assert blended[0] == 0
     assert (blended[1:] > 0).all()

@@ -26,7 +26,7 @@ def adapted(
     method: FedAvg | FedAMP, model: DomainModel, client: ClientData, *how: object, round: int = 0
 ) -> Adaptation:
     site = ClientRuntime(model, method, {client.name: client}, 0, *how)  # type: ignore[arg-type]
-    source = clone(model.feature_state())
+    source = clone(model.feature_weights())
     message = method.send(method.init(source), client)  # type: ignore[arg-type]
     return site.adapt(client.name, round, message, Record())
 
@@ -37,7 +37,7 @@ def test_a_simulation_can_be_repeated_and_a_site_cannot(
     method, client = FedAvg(TRAINING, mean="plain"), tiny_clients[0]
     plain = adapted(method, new_model(), client).reply.models["local"]
     noise = draw_from_seed(0, 0, client.name)
-    expected = noised_update(plain, new_model().feature_state(), 0.5, 1.0, noise)
+    expected = noised_update(plain, new_model().feature_weights(), 0.5, 1.0, noise)
     for _ in range(2):
         seeded = adapted(method, new_model(), client, PRIVACY, True).reply.models["local"]
         assert same(seeded, expected)

@@ -77,7 +77,7 @@ def run(
 ) -> Log:
     """Run all rounds of a method."""
     log = Log()
-    source = clone(model.feature_state())
+    source = clone(model.feature_weights())
     with tempfile.TemporaryDirectory() as folder:
         files = scratch or Path(folder) / "scratch"
         simulator = Simulator(model, method, clients, seed, files, workers)
@@ -134,7 +134,7 @@ class TinyProblem(NamedTuple):
 
     def source(self) -> Weights:
         """Return the weights that travel, as the source model has them."""
-        return clone(self.new_model().feature_state())
+        return clone(self.new_model().feature_weights())
 
     def run(self, method: Method, clients: list[ClientData] | None = None, **options: Any) -> Log:
         """Run all rounds of a method from the source model, with all clients or others."""

@@ -6,17 +6,17 @@ Towards Optimal Statistical Rates, ICML 2018, https://arxiv.org/abs/1803.01498
 Clipping: Sun, Kairouz, Suresh, McMahan: Can You Really Backdoor Federated Learning?, 2019,
 https://arxiv.org/abs/1911.07963
 
-What holds for n states, m of them dishonest, whatever these are:
+What holds for n models, m of them dishonest, whatever these are:
 
 - Median, with 2m < n, and trimmed mean, with at least m excluded at either end: every number lies
   between the smallest and the largest of the honest ones. Each value that is kept has at least m
   others on either side, so it is honest or lies between honest ones.
-- Clipped mean: a tensor is no further than τ from the reference. A dishonest state of weight w
-  moves it by at most w·τ from where it would be without that state, and by at most 2·w·τ from the
+- Clipped mean: a tensor is no further than τ from the reference. A dishonest model of weight w
+  moves it by at most w·τ from where it would be without that model, and by at most 2·w·τ from the
   mean of the others clipped at the same τ. With 2m < n the threshold τ lies between the smallest
-  and the largest honest update; there, dishonest states can shift it by m places.
+  and the largest honest update; there, dishonest models can shift it by m places.
 
-As in `mix`, sums are in float64, and integers become the least of all. All states are in memory
+As in `mix`, sums are in float64, and integers become the least of all. All models are in memory
 at once, as a median needs them all.
 """
 
@@ -31,35 +31,35 @@ from fedwca.core.params import Weights
 __all__ = ["clipped_mean", "coordinate_median", "trimmed_mean"]
 
 
-def coordinate_median(states: Sequence[Mapping[str, Tensor]]) -> Weights:
-    """The median of every number; of an even number of states, the mean of the two in the middle.
+def coordinate_median(models: Sequence[Mapping[str, Tensor]]) -> Weights:
+    """The median of every number; of an even number of models, the mean of the two in the middle.
 
-    Every state has the same weight, since a dishonest client would claim a large one.
+    Every model has the same weight, since a dishonest client would claim a large one.
     """
-    return trimmed_mean(states, 0.5)
+    return trimmed_mean(models, 0.5)
 
 
-def trimmed_mean(states: Sequence[Mapping[str, Tensor]], share: float) -> Weights:
+def trimmed_mean(models: Sequence[Mapping[str, Tensor]], share: float) -> Weights:
     """The mean of every number without its smallest and its largest values.
 
-    Every state has the same weight, as in the median.
+    Every model has the same weight, as in the median.
 
     Args:
-        states: at least one.
-        share: of the states to exclude at either end, rounded up; one or two always remain.
+        models: at least one.
+        share: of the models to exclude at either end, rounded up; one or two always remain.
     """
     if not 0 <= share <= 0.5:
         raise ValueError("the share to exclude at either end must be between 0 and 0.5")
-    excluded = min(math.ceil(share * len(states)), (len(states) - 1) // 2)
+    excluded = min(math.ceil(share * len(models)), (len(models) - 1) // 2)
 
     def middle(values: Tensor) -> Tensor:
         return values.sort(dim=0).values[excluded : len(values) - excluded].mean(dim=0)
 
-    return _by_tensor(states, lambda name, values: middle(values))
+    return _by_tensor(models, lambda name, values: middle(values))
 
 
 def clipped_mean(
-    states: Sequence[Mapping[str, Tensor]],
+    models: Sequence[Mapping[str, Tensor]],
     weights: Sequence[float],
     reference: Mapping[str, Tensor],
 ) -> Weights:
@@ -69,9 +69,9 @@ def clipped_mean(
     that one length for all would allow dishonest weights to move as far as honest variances do.
 
     Args:
-        states: at least one.
+        models: at least one.
         weights: of each; they sum to 1.
-        reference: the state that updates start from.
+        reference: the weights that updates start from.
     """
     shares = torch.tensor(weights, dtype=torch.float64)
 
@@ -83,20 +83,20 @@ def clipped_mean(
         scale = torch.where(lengths > threshold, threshold / lengths, 1.0)
         return start + ((shares * scale) @ updates).reshape(start.shape)
 
-    return _by_tensor(states, clipped)
+    return _by_tensor(models, clipped)
 
 
 def _by_tensor(
-    states: Sequence[Mapping[str, Tensor]], combine: Callable[[str, Tensor], Tensor]
+    models: Sequence[Mapping[str, Tensor]], combine: Callable[[str, Tensor], Tensor]
 ) -> Weights:
-    """Combine the tensors of each name, stacked to [n, …] in float64, into one state."""
-    if not states:
-        raise ValueError("a mean needs at least one state")
+    """Combine the tensors of each name, stacked to [n, …] in float64, into one model."""
+    if not models:
+        raise ValueError("a mean needs at least one model")
     combined: Weights = {}
-    for name, first in states[0].items():
+    for name, first in models[0].items():
         if not first.is_floating_point():
-            combined[name] = torch.stack([state[name] for state in states]).amin(dim=0)
+            combined[name] = torch.stack([model[name] for model in models]).amin(dim=0)
             continue
-        values = torch.stack([state[name].to(torch.float64) for state in states])
+        values = torch.stack([model[name].to(torch.float64) for model in models])
         combined[name] = combine(name, values).to(first.dtype)
     return combined

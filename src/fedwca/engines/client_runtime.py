@@ -77,7 +77,7 @@ class ClientRuntime:
         """Run the client's half of a round."""
         rng = seed_generator(self.seed, round, name)
         adapted = self.method.adapt(self.model, self.clients[name].train, message, memory, rng)
-        if not all(is_finite(state) for state in adapted.reply.models.values()):
+        if not all(is_finite(weights) for weights in adapted.reply.models.values()):
             sentence = (
                 f"The model of client {name!r} became NaN or infinite in round {round}. "
                 "Lower training.lr."

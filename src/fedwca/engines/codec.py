@@ -70,8 +70,8 @@ def _encode(records: Mapping[str, Record], add: Callable[[Tensor, str], str]) ->
     places: list[_Place] = []
     for key, record in records.items():
         places.append(_Place(key, "", "", "", ""))  # so that an empty record is decoded too
-        for name, state in record.models.items():
-            for part, tensor in state.items():
+        for name, weights in record.models.items():
+            for part, tensor in weights.items():
                 places.append(_Place(key, "models", name, part, add(tensor, "models")))
         for name, tensor in record.values.items():
             places.append(_Place(key, "values", name, "", add(tensor, "values")))

@@ -10,7 +10,7 @@ from fedwca.core.params import Weights
 from fedwca.engines.codec import Payload, WireError
 from fedwca.methods.base import Model, Numbers, Record, Schema
 
-__all__ = ["check_message", "check_reply", "check_size", "check_state", "check_step_size"]
+__all__ = ["check_message", "check_reply", "check_size", "check_step_size", "check_weights"]
 
 _NAMING = 1024  # bytes for a tensor's names and hash
 _MAX_STEPS = 2**40  # limit of BatchNorm's counters
@@ -23,7 +23,7 @@ def check_message(
 
     Args:
         sends: the method's declaration.
-        template: a state of the model, for names, shapes and dtypes.
+        template: weights of the model, for names, shapes and dtypes.
         sizes: the sizes that letters in a declaration stand for.
     """
     for name, content in _contents(message):
@@ -92,7 +92,7 @@ def _check(
     sizes: Mapping[str, int],
 ) -> None:
     if isinstance(declared, Model) and not isinstance(content, Tensor):
-        check_state(name, content, template)
+        check_weights(name, content, template)
     elif isinstance(declared, Numbers) and isinstance(content, Tensor):
         _check_value(name, content, declared, sizes)
     else:
@@ -100,14 +100,14 @@ def _check(
         raise WireError(f"the {what} {name!r} is not declared")
 
 
-def check_state(name: str, state: Weights, template: Weights) -> None:
+def check_weights(name: str, weights: Weights, template: Weights) -> None:
     """Refuse weights that are not finite, or whose names, shapes or dtypes are not the template's.
 
     BatchNorm's variances and counters must not be negative: a negative variance becomes NaN.
     """
-    if state.keys() != template.keys():
+    if weights.keys() != template.keys():
         raise WireError(f"the model {name!r} has other tensors than the template")
-    for part, tensor in state.items():
+    for part, tensor in weights.items():
         expected = template[part]
         if (tensor.shape, tensor.dtype) != (expected.shape, expected.dtype):
             raise WireError(

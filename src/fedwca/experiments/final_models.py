@@ -110,7 +110,7 @@ def load_last_checkpoint(run: Path, experiment: Experiment, source: DomainModel)
     """Load the newest checkpoint; of a finished run, the one after its last round."""
     folder, method = RunFolder(run), experiment.method
     if method.rounds == 0:
-        return Checkpoint(0, method.init(clone(source.feature_state())), {}, {})
+        return Checkpoint(0, method.init(clone(source.feature_weights())), {}, {})
     checkpoint = folder.load_checkpoint()
     if checkpoint is None and not folder.done:
         raise UserError(f"{run} is unfinished and has no checkpoint yet; run `fedwca resume` first")

@@ -56,7 +56,7 @@ def adapt_newcomer(run: Path, name: str, paths: SitePaths) -> Newcomer:
             "none: choose a run of another method, such as fedwca"
         )
     model, description = load_source_model(run), describe_models(run)
-    source = clone(model.feature_state())
+    source = clone(model.feature_weights())
     images = load_site_images(
         name, paths, description.classes, description.image_size, description.transform
     )

@@ -103,7 +103,7 @@ def prepare_run(
     with RunFolder.open(path, settings, identity) as folder:
         folder.clean()
         load_or_train_source(experiment, benchmark, model, folder.path / SOURCE_FILE, cache)
-        source = clone(model.feature_state())
+        source = clone(model.feature_weights())
         yield PreparedRun(folder, benchmark, clients, model, source, guarantee)
 
 

@@ -254,7 +254,7 @@ def train(
             losses = _epoch(model, images, targets, training, optimizer, rng, objective)
             log = {**targets.log, **losses}
     model.eval()
-    return clone(model.feature_state()), log
+    return clone(model.feature_weights()), log
 
 
 def _epoch(

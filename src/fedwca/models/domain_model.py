@@ -21,7 +21,7 @@ __all__ = [
     "DomainModel",
     "WeightNormClassifier",
     "build_model",
-    "copy_state",
+    "copy_weights",
 ]
 
 MAX_WEIGHTS = 1 << 29  # 2 GB, the largest message to a site
@@ -92,14 +92,14 @@ class DomainModel(nn.Module):
         features = self.bottleneck(self.backbone(x))
         return features, self.classifier(features)
 
-    def feature_state(self) -> dict[str, Tensor]:
+    def feature_weights(self) -> dict[str, Tensor]:
         """Return the live tensors of f, parameters and buffers, detached; clone to keep a copy."""
-        state = self.state_dict()
-        return {name: value for name, value in state.items() if not name.startswith("classifier.")}
+        own = self.state_dict()
+        return {name: value for name, value in own.items() if not name.startswith("classifier.")}
 
-    def load_features(self, state: Mapping[str, Tensor]) -> None:
-        """Copy `state` into f in place; ValueError, and no change, unless names and shapes fit."""
-        copy_state(state, self.feature_state())
+    def load_features(self, weights: Mapping[str, Tensor]) -> None:
+        """Copy `weights` into f; ValueError, and no change, unless names and shapes fit."""
+        copy_weights(weights, self.feature_weights())
 
     def classifier_weight(self) -> Tensor:
         """Return the class vectors w_m, [M, q], detached; do not write to it."""
@@ -138,7 +138,7 @@ def build_model(
     return DomainModel(net, neck, CLASSIFIERS[classifier](bottleneck, classes))
 
 
-def copy_state(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
+def copy_weights(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
     """Copy named tensors into others, cast to their dtype; ValueError unless all fit."""
     mismatches = (
         _list_names("missing", (name for name in target if name not in source)),

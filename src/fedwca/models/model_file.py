@@ -13,7 +13,7 @@ from torch import Tensor
 from fedwca._support.errors import UserError
 from fedwca._support.files import CHECKSUM
 from fedwca._support.text import parse_json
-from fedwca.models.domain_model import DomainModel, copy_state
+from fedwca.models.domain_model import DomainModel, copy_weights
 from fedwca.models.spec import ModelDescription
 from fedwca.models.tensor_file import (
     load_pytorch_file,
@@ -77,13 +77,13 @@ def save_weights(
     if path.suffix != ".safetensors":
         raise UserError(f"weights cannot be saved as {path}; give it the suffix .safetensors")
     # Cloned, since safetensors refuses tied tensors and any layout but the contiguous one.
-    state = {
+    weights = {
         name: value.cpu().clone(memory_format=torch.contiguous_format)
         for name, value in model.state_dict().items()
     }
     names = {_CLASSES: json.dumps(list(classes))} if classes else {}
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_tensors(path, state, {**(metadata or {}), **names})
+    save_tensors(path, weights, {**(metadata or {}), **names})
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
@@ -156,7 +156,7 @@ def _load_state(
     # Old files lack BatchNorm's counters, which affect no output.
     counters = {name: t for name, t in target.items() if name.endswith("num_batches_tracked")}
     try:
-        copy_state({**counters, **weights}, target)
+        copy_weights({**counters, **weights}, target)
     except ValueError as error:
         raise UserError(
             f"{path}: {error}; use a file of the same backbone, and for a whole model also of the "

@@ -191,7 +191,7 @@ def _count_layers(request: TableRequest) -> int:
     """Return how many convolutions the network has."""
     experiment = _experiment(request, Row("", "fedwca"), DOMAINS_OF[request.benchmark][0], 0)
     backbone, image_size = experiment.model.backbone, experiment.data.image_size
-    return len(conv_layers(build_model(backbone, 2, image_size=image_size).feature_state()))
+    return len(conv_layers(build_model(backbone, 2, image_size=image_size).feature_weights()))
 
 
 def _experiment(request: TableRequest, row: Row, source: str, seed: int) -> Experiment:

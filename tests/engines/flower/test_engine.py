@@ -79,7 +79,7 @@ class World:
         )
 
     def run(self, engine: FlowerEngine, log: RunLog, start: Any = None) -> Any:
-        source = self.new_model().feature_state()
+        source = self.new_model().feature_weights()
         return run_rounds(engine, self.experiment.method, source, log, start)
 
 
@@ -122,7 +122,7 @@ def test_what_a_site_has_is_not_sent_again(world: World) -> None:
     engine, log = world.engine("local")
     world.run(engine, log)
     down = [line["bytes_down"] for line in log.lines[1:]]
-    weights = sum(t.numel() * 4 for t in world.new_model().feature_state().values())
+    weights = sum(t.numel() * 4 for t in world.new_model().feature_weights().values())
     assert down[0] > 2 * weights
     assert down[1] < 0.2 * weights  # the site has the source model and the classifier
     assert all(line["bytes_up"] < 1000 for line in log.lines[1:])
@@ -397,7 +397,7 @@ def test_another_protocol_is_refused(world: World, new_model: NewModel) -> None:
 
 def first_jobs(world: World, engine: FlowerEngine) -> dict[Client, Job]:
     method = world.experiment.method
-    state = method.init(world.new_model().feature_state())
+    state = method.init(world.new_model().feature_weights())
     return {c: Job(method.send(state, c), None, Record()) for c in engine.clients()}
 
 
@@ -473,7 +473,7 @@ def test_refusals_of_rounds_without_evaluation_are_in_the_next_line(world: World
 
     world.grid.sites[0] = answer
     engine, log = world.engine()
-    source = world.new_model().feature_state()
+    source = world.new_model().feature_weights()
     run_rounds(engine, world.experiment.method, source, log, every=3)
     assert [line["round"] for line in log.lines] == [0, 3]
     assert "refused" not in log.lines[0]
@@ -511,7 +511,7 @@ def test_a_reply_may_name_tensors_that_the_site_was_sent(world: World) -> None:
     engine, _ = world.engine()
     for answer in engine.exchange(0, Record(), first_jobs(world, engine).items()).results.values():
         assert answer.adapted is not None
-        assert same(answer.adapted.reply.models["local"], world.new_model().feature_state())
+        assert same(answer.adapted.reply.models["local"], world.new_model().feature_weights())
     engine.close()
 
 

@@ -181,20 +181,20 @@ def test_a_mean_is_rounded_by_half_a_step_at_most_and_never_overflows(
 ) -> None:
     rng = torch.Generator().manual_seed(0)
     total = sum(weights)
-    states = [
+    models = [
         {"w": torch.randn(50, 20, generator=rng, dtype=torch.float64), "n": torch.tensor(k)}
         for k in range(3)
     ]
-    for state in states:  # the largest values, all of one sign
-        state["w"][0], state["w"][1] = MAX_WEIGHT, -MAX_WEIGHT
-    sum_ = np.sum([encode(s, w, total) for s, w in zip(states, weights, strict=True)], axis=0)
-    mean = decode(sum_, total, total, states[0])
-    wanted = sum(w * s["w"] for s, w in zip(states, weights, strict=True)) / total
+    for model in models:  # the largest values, all of one sign
+        model["w"][0], model["w"][1] = MAX_WEIGHT, -MAX_WEIGHT
+    sum_ = np.sum([encode(s, w, total) for s, w in zip(models, weights, strict=True)], axis=0)
+    mean = decode(sum_, total, total, models[0])
+    wanted = sum(w * s["w"] for s, w in zip(models, weights, strict=True)) / total
     rounding = MAX_WEIGHT * 2.0**-50
     assert float((mean["w"] - wanted).abs().max()) <= step_size(total) / 2 + rounding
     assert float((mean["w"][2:] - wanted[2:]).abs().max()) <= step_size(total) / 2 + 2.0**-45
     assert int(mean["n"]) == 0
-    assert len(sum_) == vector_length(states[0]) == 1000
+    assert len(sum_) == vector_length(models[0]) == 1000
 
 
 def test_weights_that_cannot_be_summed_are_refused() -> None:

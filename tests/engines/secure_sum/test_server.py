@@ -106,7 +106,7 @@ class World:
 
     def run(self, experiment: Experiment, start: Any = None) -> tuple[list[Checkpoint], RunLog]:
         engine, log = self.engine(experiment)
-        source = self.new_model().feature_state()
+        source = self.new_model().feature_weights()
         return run_rounds(engine, experiment.method, source, log, start), log
 
     def run_plainly(self, experiment: Experiment) -> tuple[Weights, dict[str, Weights]]:
@@ -182,7 +182,7 @@ def test_sites_delete_the_secrets_of_each_round(world: World) -> None:
     checkpoints, log = world.run(secured("fedwca", min_summed=2))
     assert len(checkpoints) == 3
     assert [len(line["clients"]) for line in log.lines] == [8] * 4
-    weights = sum(t.numel() for t in world.new_model().feature_state().values())
+    weights = sum(t.numel() for t in world.new_model().feature_weights().values())
     assert all(line["bytes_up"] > 8 * 8 * weights for line in log.lines[1:])
     for site in SITES:
         folder = world.folder / "home" / site / "run-1"
@@ -195,7 +195,7 @@ def test_sites_delete_the_secrets_of_each_round(world: World) -> None:
 def test_the_server_gets_only_the_first_layer_of_the_first_round(world: World) -> None:
     world.run(secured("fedwca", min_summed=2, rounds=2))
     first = {"backbone.conv1.weight", "backbone.conv1.bias"}
-    features = world.new_model().feature_state()
+    features = world.new_model().feature_weights()
     for _, request, reply in world.replies:
         records = unpack(reply.payload, {})[0] if reply.payload.blob else {}
         for record in records.values():
@@ -243,12 +243,12 @@ def test_a_site_may_drop_out_at_every_step(
 PLAIN: dict[str, Weights] = {}  # the sites' models of the first round, computed once
 
 
-def mean(states: list[Weights]) -> Weights:
+def mean(models: list[Weights]) -> Weights:
     return {
-        name: torch.stack([s[name].double() for s in states]).mean(dim=0).to(first.dtype)
+        name: torch.stack([s[name].double() for s in models]).mean(dim=0).to(first.dtype)
         if first.is_floating_point()
         else first
-        for name, first in states[0].items()
+        for name, first in models[0].items()
     }
 
 
@@ -256,14 +256,14 @@ def test_without_enough_helpers_the_model_stays(world: World) -> None:
     for site in SITES[:4]:  # four of eight are left, five would be needed
         world.drop(site, "unmask", after=False)
     checkpoints, _ = world.run(secured("fedavg", rounds=2))
-    source = world.new_model().feature_state()
+    source = world.new_model().feature_weights()
     assert distance(checkpoints[0].state.models["global"], source) == 0
     assert distance(checkpoints[1].state.models["global"], source) > 0
     assert any(note.endswith("only 4 of 8 have helped to unmask") for note in world.messages)
 
 
 def test_sites_of_a_cluster_without_a_sum_join_others(new_model: NewModel) -> None:
-    method, source = secured("fedwca").method, new_model().feature_state()
+    method, source = secured("fedwca").method, new_model().feature_weights()
     members = {name: 0 if name in "ab" else 1 for name in "abcde"}
     state = method.aggregate(method.init(source), replies(source, members, without="ab"))
     assert {n: int(v) for n, v in state.values.items() if n.startswith("cluster_of/")} == {
@@ -324,7 +324,7 @@ def test_a_site_does_every_step_once(world: World) -> None:
 
     world.programs["dim-a"] = curious
     (made,), _ = world.run(secured("fedavg", rounds=1))
-    assert distance(made.state.models["global"], world.new_model().feature_state()) > 0
+    assert distance(made.state.models["global"], world.new_model().feature_weights()) > 0
     assert "not at the step 'share'" in honest(seen["share"]).problem
 
 
@@ -338,15 +338,15 @@ def test_a_repeated_round_gives_only_the_same_sum(world: World) -> None:
     world.start()
     world.drop("noisy-d", "mask", after=False)
     (third,), log = world.run(experiment)
-    assert distance(third.state.models["global"], world.new_model().feature_state()) == 0
+    assert distance(third.state.models["global"], world.new_model().feature_weights()) == 0
     refusal = "the site already took part in a sum of round 0 with other sites"
     assert sum(refusal in note for note in world.messages) == 7
     world.start()
     world.drop("noisy-d", "work", after=False)
     engine, log = world.engine(experiment)
     engine._rules = PATIENT
-    (fourth,) = run_rounds(engine, experiment.method, world.new_model().feature_state(), log)
-    assert distance(fourth.state.models["global"], world.new_model().feature_state()) == 0
+    (fourth,) = run_rounds(engine, experiment.method, world.new_model().feature_weights(), log)
+    assert distance(fourth.state.models["global"], world.new_model().feature_weights()) == 0
     assert sum(refusal in note for note in world.messages) == 7
 
 
@@ -358,7 +358,7 @@ def test_a_repeated_round_with_other_images_gives_no_sum(world: World) -> None:
     image.with_name("one-more.png").write_bytes(image.read_bytes())
     world.start()
     (again,), _ = world.run(experiment)
-    assert distance(again.state.models["global"], world.new_model().feature_state()) == 0
+    assert distance(again.state.models["global"], world.new_model().feature_weights()) == 0
     refusal = "the site already took part in a sum of round 0 with another model or count"
     assert any(f"dim-a drops out of the sum (mask): {refusal}" in note for note in world.messages)
 
@@ -369,11 +369,11 @@ def test_a_site_that_does_not_know_the_end_of_a_sum_is_in_no_other(world: World)
     world.drop("noisy-d", "unmask", after=False)
     honest = world.program("noisy-d", "home")
     (first,), _ = world.run(experiment)
-    assert distance(first.state.models["global"], world.new_model().feature_state()) > 0
+    assert distance(first.state.models["global"], world.new_model().feature_weights()) > 0
     world.programs["noisy-d"] = honest
     world.start()
     (again,), _ = world.run(experiment)
-    assert distance(again.state.models["global"], world.new_model().feature_state()) == 0
+    assert distance(again.state.models["global"], world.new_model().feature_weights()) == 0
     refusal = "the site sent its model to a sum whose outcome it does not know"
     assert any(
         f"noisy-d drops out of the sum (share): {refusal}" in note for note in world.messages
@@ -461,7 +461,7 @@ def test_lies_in_clear_are_refused_and_sites_may_try_again(world: World) -> None
 def test_a_spoiled_sum_is_not_used(world: World) -> None:
     world.tamper("dim-b", "mask", lambda values: {"masked": values["masked"] + 2**61})
     (made,), _ = world.run(secured("fedavg", rounds=1))
-    assert distance(made.state.models["global"], world.new_model().feature_state()) == 0
+    assert distance(made.state.models["global"], world.new_model().feature_weights()) == 0
     assert any(
         "no sum over" in note and "of the model 'mean' reaches" in note for note in world.messages
     )
@@ -481,7 +481,7 @@ def test_a_malformed_reply_to_a_step_is_refused_and_counted(
     (made,), log = world.run(secured("fedavg", rounds=1))
     assert log.sites["dim-b"]["refused"] == 1
     assert problem in log.sites["dim-b"]["problem"]
-    assert distance(made.state.models["global"], world.new_model().feature_state()) > 0
+    assert distance(made.state.models["global"], world.new_model().feature_weights()) > 0
     assert any(note.endswith("lacks dim-b") for note in world.messages)
 
 
@@ -510,13 +510,13 @@ def test_keys_of_another_site_are_refused(world: World) -> None:
         lied[1]: 1
     }
     assert "keys for the secure sum are those of another site" in log.sites[lied[1]]["problem"]
-    assert distance(made.state.models["global"], world.new_model().feature_state()) > 0
+    assert distance(made.state.models["global"], world.new_model().feature_weights()) > 0
     assert not any("lacks" in note for note in world.messages)
 
 
 def exchange(engine: FlowerEngine, world: World, method: Method) -> dict[Client, Record]:
     """Return the replies of a round."""
-    state = method.init(world.new_model().feature_state())
+    state = method.init(world.new_model().feature_weights())
     jobs = {
         client: Job(method.send(state, client), method.offered(state, client), Record())
         for client in engine.clients()

@@ -44,8 +44,8 @@ def test_one_two_and_four_workers_agree_to_the_bit(
         results[workers] = (finals, lines)
     for workers in (2, 4):
         assert results[workers][1] == results[1][1]
-        for client, state in results[1][0].items():
-            assert same(state, results[workers][0][client])
+        for client, weights in results[1][0].items():
+            assert same(weights, results[workers][0][client])
     assert not (tmp_path / "scratch").exists()
 
 
@@ -54,7 +54,7 @@ def test_a_killed_worker_is_replaced_and_its_client_done_again(
 ) -> None:
     method = FedAvg(replace(TRAINING, epochs=30))
     model = new_model()
-    state = method.init(model.feature_state())
+    state = method.init(model.feature_weights())
     jobs = {
         Client(c.name, c.domain): Job(method.send(state, Client(c.name)), None, Record())
         for c in tiny_clients
@@ -114,7 +114,7 @@ def test_replies_are_in_files_until_the_next_exchange(
 ) -> None:
     method = FedAvg(replace(TRAINING, rounds=1, epochs=0))
     engine = Simulator(new_model(), method, tiny_clients, 0, tmp_path / "scratch", workers)
-    state = method.init(clone(new_model().feature_state()))
+    state = method.init(clone(new_model().feature_weights()))
     jobs = {client: Job(state, None, Record()) for client in engine.clients()}
     try:
         first = _replies(engine.exchange(0, state, jobs.items()))
@@ -135,7 +135,7 @@ def test_a_memory_is_in_a_file_until_an_exchange_without_it(
 ) -> None:
     method = Local(replace(TRAINING, rounds=1, epochs=0))
     engine = Simulator(new_model(), method, tiny_clients, 0, tmp_path / "scratch", 1)
-    state = method.init(clone(new_model().feature_state()))
+    state = method.init(clone(new_model().feature_weights()))
     jobs = {client: Job(state, None, Record()) for client in engine.clients()}
     results = engine.exchange(0, state, jobs.items()).results
     memories = {c: r.adapted.memory for c, r in results.items() if r.adapted}

@@ -10,7 +10,7 @@ import torch
 from fedwca.core.params import Weights
 from fedwca.engines.base import Job
 from fedwca.engines.simulator.simulator import Simulator
-from fedwca.engines.simulator.transfer import ModelFiles, RecentStates
+from fedwca.engines.simulator.transfer import ModelFiles, RecentWeights
 from fedwca.methods.base import Client, Record
 
 
@@ -23,7 +23,7 @@ def test_models_of_single_clients_are_released_and_shared_ones_are_saved_once(
 ) -> None:
     simulator = Simulator.__new__(Simulator)
     simulator._files = ModelFiles(tmp_path)
-    recent = RecentStates()
+    recent = RecentWeights()
     shared = {f"cluster/{n}": model(n) for n in range(3)}
     own = []
     stored_jobs = []
@@ -55,7 +55,7 @@ def test_models_of_single_clients_are_released_and_shared_ones_are_saved_once(
     ],
 )
 def test_values_of_any_type_travel(value: torch.Tensor, tmp_path: Path) -> None:
-    record = ModelFiles(tmp_path).save(Record({"m": model(1)}, {"value": value}), RecentStates())
+    record = ModelFiles(tmp_path).save(Record({"m": model(1)}, {"value": value}), RecentWeights())
     back = pickle.loads(pickle.dumps(record))
     assert back.values["value"].dtype == value.dtype
     assert torch.equal(back.values["value"], value)
@@ -64,11 +64,11 @@ def test_values_of_any_type_travel(value: torch.Tensor, tmp_path: Path) -> None:
 
 def test_a_view_travels_without_the_rest_of_its_storage(tmp_path: Path) -> None:
     row = torch.zeros(1000, 100)[3]
-    record = ModelFiles(tmp_path).save(Record(values={"row": row}), RecentStates())
+    record = ModelFiles(tmp_path).save(Record(values={"row": row}), RecentWeights())
     assert len(pickle.dumps(record)) < 5_000
 
 
 def test_a_resumed_run_writes_files_of_other_names(tmp_path: Path) -> None:
     for _ in range(2):
-        ModelFiles(tmp_path).save(Record({"m": model(1)}), RecentStates())
+        ModelFiles(tmp_path).save(Record({"m": model(1)}), RecentWeights())
     assert len(list(tmp_path.iterdir())) == 2

@@ -151,7 +151,7 @@ def test_timm_networks_have_no_head() -> None:
     model = build_model("timm:convnext_atto", 4, bottleneck=5)
     assert model.backbone.out_features == 6
     assert model(torch.randn(2, 3, 16, 16))[0].shape == (2, 5)
-    assert "backbone.stem.weight" in model.feature_state()
+    assert "backbone.stem.weight" in model.feature_weights()
 
 
 @pytest.mark.usefixtures("torchvision", "timm")

@@ -16,7 +16,7 @@ from fedwca.models import DomainModel, NetworkSpec
 from fedwca.models.domain_model import MAX_WEIGHTS
 from fedwca.privacy.mechanism import Privacy
 
-__all__ = ["RunPlan", "DeployedRun", "classifier_state", "create_deployed_run", "parse_plan"]
+__all__ = ["DeployedRun", "RunPlan", "classifier_weights", "create_deployed_run", "parse_plan"]
 
 
 class RunPlan(BaseModel):
@@ -105,13 +105,13 @@ def create_deployed_run(name: str, plan: RunPlan, model: DomainModel, wire: Wire
         name=name,
         plan=plan,
         method=plan.build_method(),
-        features=clone(model.feature_state()),
-        classifier=clone(classifier_state(model)),
+        features=clone(model.feature_weights()),
+        classifier=clone(classifier_weights(model)),
         sizes=plan.sizes(model),
         wire=wire,
     )
 
 
-def classifier_state(model: DomainModel) -> Weights:
+def classifier_weights(model: DomainModel) -> Weights:
     """Return the weights of a model's classifier, which share its memory."""
     return {n: t for n, t in model.state_dict().items() if n.startswith("classifier.")}

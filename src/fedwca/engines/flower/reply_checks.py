@@ -11,7 +11,7 @@ from fedwca.engines.codec import Tensors, WireError, unpack
 from fedwca.engines.flower.messages import Reply
 from fedwca.engines.flower.plan import DeployedRun
 from fedwca.engines.flower.site_registry import RegisteredSite
-from fedwca.engines.record_checks import check_reply, check_size, check_state
+from fedwca.engines.record_checks import check_reply, check_size, check_weights
 from fedwca.engines.secure_sum.masked_reply import (
     masked_schema,
     public_keys,
@@ -141,7 +141,7 @@ def _read_masked(run: DeployedRun, record: Record) -> tuple[Record, PublicKeys]:
     if not keys.usable():
         raise WireError("the keys for the secure sum cannot be used")
     restored = restore_model(record, run.features)
-    check_state("local", restored.models["local"], run.features)
+    check_weights("local", restored.models["local"], run.features)
     return restored, keys
 
 
@@ -151,8 +151,8 @@ def check_magnitude(reply: Record, source: Weights) -> None:
     The largest number of each tensor may be a thousand times as large as the largest of that
     tensor in the source model, or as 1 where that is less, as biases start at 0.
     """
-    for name, state in reply.models.items():
-        for part, tensor in state.items():
+    for name, weights in reply.models.items():
+        for part, tensor in weights.items():
             if not tensor.is_floating_point() or not tensor.numel():
                 continue
             largest = _largest(tensor)

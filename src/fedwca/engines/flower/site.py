@@ -16,9 +16,9 @@ from fedwca.engines.base import Job
 from fedwca.engines.client_runtime import ClientRuntime, use_threads
 from fedwca.engines.codec import MissingError, WireError, pack, unpack
 from fedwca.engines.flower.messages import SUM_RECORD, Reply, Request, Work
-from fedwca.engines.flower.plan import RunPlan, classifier_state, parse_plan
+from fedwca.engines.flower.plan import RunPlan, classifier_weights, parse_plan
 from fedwca.engines.flower.site_store import SiteStore
-from fedwca.engines.record_checks import check_message, check_reply, check_state
+from fedwca.engines.record_checks import check_message, check_reply, check_weights
 from fedwca.engines.secure_sum.masked_reply import mask_reply, visible_weights
 from fedwca.engines.secure_sum.protocol import SumError
 from fedwca.engines.secure_sum.site import SiteSums
@@ -109,7 +109,7 @@ class _SiteRound:
         self._config, self._plan, self._store, self._request = config, plan, store, request
         self._method = plan.build_method()
         self._template = plan.build_template()
-        self._features = self._template.feature_state()
+        self._features = self._template.feature_weights()
         self._sizes = plan.sizes(self._template)
 
     def run(self, images: ClientData) -> Reply:
@@ -157,7 +157,7 @@ class _SiteRound:
         """
         message, memory = work.message, self._store.load_memory(self._request.round)
         if work.offered is not None:
-            check_state("offered", work.offered, self._features)
+            check_weights("offered", work.offered, self._features)
         if message is not None:
             check_message(message, self._method.sends, self._features, self._sizes)
             expects_model = bool(self._method.sends) and not message.models
@@ -206,8 +206,8 @@ class _SiteRound:
 
 
 def _load_classifier(model: DomainModel, classifier: Weights) -> None:
-    own = classifier_state(model)
-    check_state("classifier", classifier, own)
+    own = classifier_weights(model)
+    check_weights("classifier", classifier, own)
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(classifier[name])

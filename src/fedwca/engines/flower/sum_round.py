@@ -11,7 +11,7 @@ from fedwca.engines.flower.collector import Collector
 from fedwca.engines.flower.messages import SUM_RECORD, Reply
 from fedwca.engines.flower.reply_checks import check_magnitude, check_origin
 from fedwca.engines.flower.site_registry import RegisteredSite
-from fedwca.engines.record_checks import check_state, check_step_size
+from fedwca.engines.record_checks import check_step_size, check_weights
 from fedwca.engines.secure_sum.protocol import PublicKeys
 from fedwca.engines.secure_sum.server import STEPS, SecureSums, Step
 from fedwca.methods.base import Client, Record
@@ -101,7 +101,7 @@ def read_step_reply(payload: Payload, names: Collection[str], template: Weights)
     Args:
         payload: what it sent.
         names: of the values that the reply must hold.
-        template: a state of the model; empty if the reply holds no masked model.
+        template: weights of the model; empty if the reply holds no masked model.
     """
     check_step_size(payload, len(names), template)
     record = unpack(payload, {})[0].get(SUM_RECORD, Record())
@@ -113,5 +113,5 @@ def read_step_reply(payload: Payload, names: Collection[str], template: Weights)
 
 def check_mean(mean: Weights, source: Weights) -> None:
     """Refuse a mean that honest models cannot have: a site has falsified the sum."""
-    check_state("mean", mean, source)
+    check_weights("mean", mean, source)
     check_magnitude(Record({"mean": mean}), source)

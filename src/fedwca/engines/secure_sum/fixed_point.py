@@ -23,21 +23,21 @@ def step_size(total: int) -> float:
 
 
 def vector_length(template: Mapping[str, torch.Tensor]) -> int:
-    """Return the length of an encoded state; integer buffers are not summed."""
+    """Return the length of an encoded model; integer buffers are not summed."""
     return sum(template[name].numel() for name in _summed_names(template))
 
 
-def encode(state: Mapping[str, torch.Tensor], count: int, total: int) -> Vector:
-    """Return `count` times the state, in steps.
+def encode(weights: Mapping[str, torch.Tensor], count: int, total: int) -> Vector:
+    """Return `count` times the weights, in steps.
 
     Args:
-        state: a model's weights.
+        weights: a model's.
         count: how often the model counts.
         total: how often all models of the sum count together.
     """
     if not 1 <= count <= total:
         raise SumError(f"a site cannot count {count} times out of {total}")
-    numbers = flatten(state, _summed_names(state)).cpu().numpy()
+    numbers = flatten(weights, _summed_names(weights)).cpu().numpy()
     if not bool((np.abs(numbers) <= MAX_WEIGHT).all()):
         raise SumError(f"a weight of the model exceeds ±{MAX_WEIGHT:.0f} and cannot be summed")
     steps = np.rint(numbers / step_size(total)).astype(np.int64)
@@ -50,7 +50,7 @@ def decode(
     """Return the mean.
 
     Args:
-        encoded_sum: the sum of encoded states.
+        encoded_sum: the sum of encoded models.
         summed: how often the models in it count together.
         total: as they were encoded with.
         template: names, shapes and dtypes; its integer buffers are kept.
@@ -60,6 +60,6 @@ def decode(
     return {n: parts[n] if n in parts else own.clone() for n, own in template.items()}
 
 
-def _summed_names(state: Mapping[str, torch.Tensor]) -> list[str]:
+def _summed_names(weights: Mapping[str, torch.Tensor]) -> list[str]:
     """Return the names of weights in an order that is the same at all sites."""
-    return sorted(name for name, tensor in state.items() if tensor.is_floating_point())
+    return sorted(name for name, tensor in weights.items() if tensor.is_floating_point())

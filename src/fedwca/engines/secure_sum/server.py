@@ -50,7 +50,7 @@ class SecureSums:
     Args:
         members: the group of each site that withheld its model.
         keys: the public keys that came with each site's reply.
-        template: a state of the model.
+        template: weights of the model.
         min_summed: how many sites a sum must have.
         round: for the log.
     """

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fedwca.data.images import ClientData
 from fedwca.engines.base import ClientResult, Exchange, Job
 from fedwca.engines.client_runtime import ClientRuntime, use_threads
-from fedwca.engines.simulator.transfer import ModelFiles, RecentStates, files_of
+from fedwca.engines.simulator.transfer import ModelFiles, RecentWeights, files_of
 from fedwca.engines.simulator.worker_pool import WorkerPool
 from fedwca.methods.base import Adaptation, Client, Method, Record
 from fedwca.models import DomainModel
@@ -65,7 +65,7 @@ class Simulator:
         to evaluate do not travel in a simulation.
         """
         old_files, memory_files = self._files.paths(), set[Path]()
-        recent, stored_jobs = RecentStates(), dict[Client, _StoredJob]()
+        recent, stored_jobs = RecentWeights(), dict[Client, _StoredJob]()
         outcomes: dict[Client, _Outcome] = {}
         bytes_down = 0
         with use_threads(1) if self._pool is None else nullcontext():
@@ -84,14 +84,14 @@ class Simulator:
         return Exchange(results, bytes_down, bytes_up)
 
     def _store_job(
-        self, client: Client, round: int, job: Job, recent: RecentStates
+        self, client: Client, round: int, job: Job, recent: RecentWeights
     ) -> "_StoredJob":
         message = self._files.save(job.message, recent) if job.message is not None else None
         offered = None
         if job.offered is not None:
             offered = self._files.save(Record({"": job.offered}), recent)
         stored = _StoredJob(client, round, message, offered, self._files.save(job.memory, recent))
-        # Keeps states that all jobs share; drops those for this client alone.
+        # Keeps weights that all jobs share; drops those for this client alone.
         recent.limit(2 * sum(len(r.models) for r in (message, offered, stored.memory) if r))
         return stored
 
@@ -145,6 +145,6 @@ class _Program:
         if result.adapted is None:
             return _Outcome(result, 0)
         reply, memory, health = result.adapted
-        recent = RecentStates()
+        recent = RecentWeights()
         saved = Adaptation(self.files.save(reply, recent), self.files.save(memory, recent), health)
         return _Outcome(ClientResult(saved, result.evaluation), reply.nbytes())

@@ -10,27 +10,27 @@ from fedwca.core.params import Weights
 from fedwca.engines.codec import LazyModels, save_records
 from fedwca.methods.base import Record
 
-__all__ = ["ModelFiles", "RecentStates", "files_of"]
+__all__ = ["ModelFiles", "RecentWeights", "files_of"]
 
 
-class RecentStates:
-    """The files of the states that were saved last, so that a shared state is saved once.
+class RecentWeights:
+    """The files of the weights that were saved last, so that shared ones are saved once.
 
-    States are held, since an id is unique only as long as its object lives.
+    Weights are held, since an id is unique only as long as its object lives.
     """
 
     def __init__(self) -> None:
         self._files: OrderedDict[int, tuple[Weights, Path]] = OrderedDict()
 
-    def find(self, state: Weights, save: Callable[[Weights], Path]) -> Path:
-        """Return the file of a state; save it if it has none."""
-        if id(state) not in self._files:
-            self._files[id(state)] = state, save(state)
-        self._files.move_to_end(id(state))
-        return self._files[id(state)][1]
+    def find(self, weights: Weights, save: Callable[[Weights], Path]) -> Path:
+        """Return the file of weights; save them if there is none."""
+        if id(weights) not in self._files:
+            self._files[id(weights)] = weights, save(weights)
+        self._files.move_to_end(id(weights))
+        return self._files[id(weights)][1]
 
     def limit(self, count: int) -> None:
-        """Forget all but the states that were used last."""
+        """Forget all but the weights that were used last."""
         while len(self._files) > count:
             self._files.popitem(last=False)
 
@@ -41,19 +41,19 @@ class ModelFiles:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def save(self, record: Record, recent: RecentStates) -> Record:
+    def save(self, record: Record, recent: RecentWeights) -> Record:
         """Return the record with models that are read from files, ready to be pickled."""
         # A clone, since pickling a view would pickle all of its storage.
         values = {name: value.detach().cpu().clone() for name, value in record.values.items()}
         if isinstance(record.models, LazyModels):  # its models are in files already
             return Record(record.models, values)
-        files = {name: recent.find(state, self._save) for name, state in record.models.items()}
+        files = {name: recent.find(weights, self._save) for name, weights in record.models.items()}
         return Record(LazyModels({name: (path, "") for name, path in files.items()}), values)
 
-    def _save(self, state: Weights) -> Path:
+    def _save(self, weights: Weights) -> Path:
         # A unique name: a worker of a killed run may still be writing.
         path = self.folder / f"{uuid.uuid4().hex}.safetensors"
-        save_records(path, {"": Record({"": state})}, durable=False)
+        save_records(path, {"": Record({"": weights})}, durable=False)
         return path
 
     def paths(self) -> set[Path]:
