@@ -37,6 +37,7 @@ def test_run_list_show_compare_and_run_again(
 
     listed = fedwca("list")
     assert listed.count("done") == 4
+    assert listed.count(" 0/0 ") == 2  # source_only has no rounds
     compared = fedwca("compare")
     assert "±" in compared
     assert "source_only" in compared
