@@ -16,12 +16,13 @@ from torch import Tensor
 
 __all__ = [
     "Normalisation",
-    "stability_weights",
     "alignment",
     "benefit",
     "cluster_weights",
+    "keep_own",
     "soft_mixture",
     "softmax_weights",
+    "stability_weights",
 ]
 
 Normalisation = Literal["column", "as_written", "transposed"]
@@ -56,6 +57,13 @@ def stability_weights(stabilities: Tensor, clusters: Tensor, C: int, power: floa
     trusts = stabilities.to(torch.float64).clamp(min=1e-6) ** power
     totals = torch.zeros(C, dtype=torch.float64).index_add(0, clusters, trusts)
     return totals / totals.sum()
+
+
+def keep_own(weights: Tensor, own: int, share: float) -> Tensor:
+    """v [C]: this share for the own cluster, the rest by the weights (FedWCA+)."""
+    kept = (1 - share) * weights
+    kept[own] += share
+    return kept
 
 
 def benefit(alphas: Tensor, betas: Tensor, clusters: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,12 +3,13 @@
 Ours, on top of Mori et al., WACV 2025, https://arxiv.org/abs/2412.13757. docs/results.md says what
 each part brings when measured alone. The parts, and where they come from:
 
-- v_c by stability: each client reports the share of its images whose class local training left as
+- v_k by stability: each client reports the share of its images whose class local training left as
   it was. Where a domain is too hard for the model that clients start from, training shuffles the
   classes; where it is not, few change. A cluster counts by the stability of its clients, to the
-  power `trust`, so that the clusters that adapt well lead the others. As models improve, stability
-  nears 1 everywhere, and f_init the mean of all clients. All clients start from the same f_init and
-  are given their own cluster's model.
+  power `trust`, so that the clusters that adapt well lead the others.
+- A client whose own stability is high keeps to its own cluster: that model has the share
+  stability_k^trust of f_init, and the blend of all clusters the rest. So all start close to one
+  model and part as they adapt. A client deploys its own cluster's model.
 - BatchNorm statistics of every received model are estimated on the client's images, as in AdaBN
   (Li, Wang, Shi, Liu, Hou: Revisiting Batch Normalization For Practical Domain Adaptation, 2016,
   https://arxiv.org/abs/1603.04779).
@@ -26,7 +27,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedwca.core.params import Weights
-from fedwca.core.weights import stability_weights
+from fedwca.core.weights import keep_own, stability_weights
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.bounds import NonNegative
 from fedwca.methods.fedwca import FedWCA
@@ -56,11 +57,15 @@ class FedWCAPlus(FedWCA):
 
     Attributes:
         by_stability: v_c by stability; off: `cluster_weights`, as in FedWCA.
-        trust: the power of stability; 0: every client counts alike, and f_init is the mean of all.
+        trust: the power of stability; 0: every client counts alike, and reports no stability;
+            use it with `own_share` off, which makes f_init the mean of all clients.
+        own_share: a client's own cluster has the share stability_k^trust of f_init, the blend the
+            rest; off: f_init is the blend, the same for all clients.
     """
 
     by_stability: bool = True
     trust: NonNegative = 4.0
+    own_share: bool = True
 
     training_defaults: ClassVar[Mapping[str, object]] = {
         "batch_norm": "recalibrate",
@@ -82,13 +87,18 @@ class FedWCAPlus(FedWCA):
     ) -> Tensor:
         if not self.by_stability:
             return super()._model_weights(values, client, own, C)
-        cluster, stability = by_client(values, "cluster_of"), by_client(values, "stability")
-        return stability_weights(
-            torch.tensor([float(stability.get(k, 1.0)) for k in cluster]),
-            torch.stack([cluster[k] for k in cluster]),
+        cluster = by_client(values, "cluster_of")
+        reported = by_client(values, "stability")
+        stability = {k: float(reported.get(k, 1.0)) for k in cluster}
+        v = stability_weights(
+            torch.tensor([*stability.values()]),
+            torch.stack([*cluster.values()]),
             C,
             self.trust,
         )
+        if not self.own_share:
+            return v
+        return keep_own(v, own, stability.get(client.name, 1.0) ** self.trust)
 
     def _model_weights_by_client(
         self, state: Record, values: Mapping[str, Tensor], replies: Mapping[Client, Record]

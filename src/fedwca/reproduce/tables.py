@@ -88,6 +88,7 @@ def _without(part: str) -> tuple[str, ...]:
     return tuple(name for name in LOOP if name != part)
 
 
+_NO_OWN_SHARE: Settings = (("method.own_share", False),)
 _ONE_HOT: Settings = (("method.cluster_weights", "one_hot"),)
 _ONE_MODEL = {"two_models": False, "mixup": False}
 
@@ -172,7 +173,8 @@ TABLES: dict[str, TableSpec] = {
             Row("only stability", "fedwca_plus", loop=()),
             *(Row(f"no {part}", "fedwca_plus", loop=_without(part)) for part in LOOP),
             Row("no stability", "fedwca", loop=LOOP),
-            Row("no trust", "fedwca_plus", (("method.trust", 0.0),)),
+            Row("no own share", "fedwca_plus", _NO_OWN_SHARE),
+            Row("no trust", "fedwca_plus", (*_NO_OWN_SHARE, ("method.trust", 0.0))),
         ),
     ),
     "all": TableSpec("every method of the package"),
