@@ -21,7 +21,7 @@ def test_every_run_can_be_read(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("shrink_runs.py",), ("tables.py",), ("tables.py", "mini-digits-plus")],
+    [("shrink_runs.py",), ("tables.py",), ("tables.py", "digit-five-all")],
     ids=" ".join,
 )
 def test_scripts_end_with_one_sentence_for_wrong_arguments(arguments: tuple[str, ...]) -> None:
