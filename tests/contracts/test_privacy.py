@@ -3,6 +3,7 @@
 Each method has a row in the table of docs/privacy.md; a new method needs one too.
 """
 
+import copy
 import dataclasses
 import json
 import re
@@ -69,7 +70,8 @@ class Wire(FakeGrid):
         number = super().push_message(message)
         content = self._replies[str(number)].content
         assert content is not None, self._replies[str(number)].error
-        self.recorded.append(content)
+        # A copy, since the server releases the tensors of what it has read.
+        self.recorded.append(copy.deepcopy(content))
         return number
 
     def __post_init__(self) -> None:

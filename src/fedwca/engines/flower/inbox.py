@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 
 from fedwca.engines.codec import WireError
 from fedwca.engines.flower.grid_adapter import FlowerGrid, IncompleteReplyError, StoredReply
@@ -63,8 +63,10 @@ class Inbox:
 
     def send(self, node: Node, request: Request, site: str = "") -> str | None:
         """Send a request and return the message's id; None if the node is gone."""
-        message = Message(request.to_records(), node.id, request.message_type, ttl=self._seconds)
+        content = request.to_records()
+        message = Message(content, node.id, request.message_type, ttl=self._seconds)
         message_id = self._grid.push_message(message)
+        _release(content)
         if message_id is not None:
             self._open[message_id] = (node, site, request.round)
         return message_id
@@ -120,11 +122,19 @@ def _parse(stored: StoredReply) -> Reply | NoReply:
         message = stored.read()
         if message.has_error():
             return NoReply(f"error {message.error.code}, {_last_line(message.error.reason)}")
-        return Reply.from_records(message.content)
+        reply = Reply.from_records(message.content)
+        _release(message.content)
+        return reply
     except WireError as error:
         return NoReply(str(error), refused=True)
     except Exception as error:  # Flower's parsers raise a dozen kinds, all due to the sender
         return NoReply(f"the reply cannot be read ({type(error).__name__})", refused=True)
+
+
+def _release(content: RecordDict) -> None:
+    """Release the tensors now: Flower's records are in reference cycles."""
+    for record in content.values():
+        record.clear()
 
 
 def _last_line(text: str | None) -> str:
