@@ -41,9 +41,9 @@ IMAGES, SIDE, ROUNDS, DOMAINS = 8, 16, 3, 4
 A_CLIENT = (IMAGES * SIDE * SIDE * 3 + 42_000) / 2**20
 A_WORKER = (IMAGES * SIDE * SIDE * 3 + 18_000) / 2**20
 REPLY = 50_000_000  # bytes
-# Models that the server may hold in memory; sums are in double precision. Measured: 12.7 with
-# 8 sites and 15.3 with 64, including the SuperLink's copies of one reply.
-MODELS = 16
+# Models that the server may hold in memory; sums are in double precision. Measured: 11.6 with 64
+# sites, including the SuperLink's copies of one reply.
+MODELS = 13
 FEW, MANY = 32, 2048  # clients
 REPLIES = 64
 
