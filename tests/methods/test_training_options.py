@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from fedwca.core.class_prior import estimate_class_prior
 from fedwca.core.losses import consistency, information_maximization
 from fedwca.core.params import clone, distance, mix
-from fedwca.core.weights import keep_own, stability_weights
+from fedwca.core.weights import blend_with_own, stability_weights
 from fedwca.data.augment import strong_view, weak_view
 from fedwca.data.images import ClientData
 from fedwca.methods import METHODS, Client, Training, build_method
@@ -263,7 +263,8 @@ def test_fedwca_plus_with_everything_off_is_fedwca(
 def test_stability_weights_by_hand() -> None:
     stabilities, clusters = torch.tensor([0.5, 0.5, 1.0]), torch.tensor([0, 0, 1])
     assert stability_weights(stabilities, clusters, 2, 1.0).tolist() == [0.5, 0.5]
-    assert keep_own(torch.tensor([0.5, 0.5]), 1, 0.25).tolist() == [0.375, 0.625]
+    beta = torch.tensor([0.25, 0.75])
+    assert blend_with_own(torch.tensor([0.5, 0.5]), beta, 1).tolist() == [0.375, 0.625]
     assert stability_weights(stabilities, clusters, 2, 2.0).tolist() == pytest.approx(
         [1 / 3, 2 / 3]
     )

@@ -18,8 +18,8 @@ __all__ = [
     "Normalisation",
     "alignment",
     "benefit",
+    "blend_with_own",
     "cluster_weights",
-    "keep_own",
     "soft_mixture",
     "softmax_weights",
     "stability_weights",
@@ -57,13 +57,6 @@ def stability_weights(stabilities: Tensor, clusters: Tensor, C: int, power: floa
     trusts = stabilities.to(torch.float64).clamp(min=1e-6) ** power
     totals = torch.zeros(C, dtype=torch.float64).index_add(0, clusters, trusts)
     return totals / totals.sum()
-
-
-def keep_own(weights: Tensor, own: int, share: float) -> Tensor:
-    """v [C]: this share for the own cluster, the rest by the weights (FedWCA+)."""
-    kept = (1 - share) * weights
-    kept[own] += share
-    return kept
 
 
 def benefit(alphas: Tensor, betas: Tensor, clusters: Tensor) -> tuple[Tensor, Tensor]:
@@ -109,6 +102,11 @@ def _mixing_rows(A: Tensor, normalisation: Normalisation) -> Tensor:
 
 def cluster_weights(alpha: Tensor, beta: Tensor, own: int, S: Tensor) -> Tensor:
     """v_k [C]: weights of the cluster models in f_init, v_k = β0·e_own + β1·αS."""
-    weights = beta[1] * (alpha @ S)
-    weights[own] += beta[0]
-    return weights
+    return blend_with_own(alpha @ S, beta, own)
+
+
+def blend_with_own(weights: Tensor, beta: Tensor, own: int) -> Tensor:
+    """β0·e_own + β1·weights [C]: the own cluster beside a blend of all."""
+    blend = beta[1] * weights
+    blend[own] += beta[0]
+    return blend

@@ -75,8 +75,9 @@ def federate_into(
                 continue
             folder.append(result)
             progress.round(result)
-            notice = one_cluster_notice(result, experiment.settings())
-            if notice and result["round"] == 1:
+            if result["round"] == 1 and (
+                notice := one_cluster_notice(result, experiment.settings())
+            ):
                 logger.warning(notice)
     except (KeyboardInterrupt, BrokenPipeError, UserError):
         if newest is not saved:  # before the engine removes the files that memories refer to

@@ -35,6 +35,7 @@ from fedwca.core.weights import (
     Normalisation,
     alignment,
     benefit,
+    blend_with_own,
     cluster_weights,
     soft_mixture,
     softmax_weights,
@@ -189,7 +190,7 @@ class FedWCA(Clustered):
         if self.cluster_weights == "equal":
             return _equal(C)
         if self.cluster_weights == "one_equal_adaptive":
-            return beta[0] * e_own + beta[1] * _equal(C)
+            return blend_with_own(_equal(C), beta, own)
         if self.cluster_weights == "one_equal" and C > 1:
             others = (1 - self.own_weight) / (C - 1)
             return e_own * self.own_weight + (1 - e_own) * others

@@ -27,7 +27,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedwca.core.params import Weights
-from fedwca.core.weights import keep_own, stability_weights
+from fedwca.core.weights import blend_with_own, stability_weights
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.bounds import NonNegative
 from fedwca.methods.fedwca import FedWCA
@@ -98,7 +98,8 @@ class FedWCAPlus(FedWCA):
         )
         if not self.own_share:
             return v
-        return keep_own(v, own, stability.get(client.name, 1.0) ** self.trust)
+        share = stability.get(client.name, 1.0) ** self.trust
+        return blend_with_own(v, torch.tensor([share, 1 - share], dtype=torch.float64), own)
 
     def _model_weights_by_client(
         self, state: Record, values: Mapping[str, Tensor], replies: Mapping[Client, Record]
