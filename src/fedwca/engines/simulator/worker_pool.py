@@ -126,7 +126,9 @@ class WorkerPool(Generic[J, R]):
         # Workers need the user's script only for a method or network that it defines.
         hidden = nullcontext() if b"__main__" in self._program else _hide_script()
         # In a thread, which Ctrl-C does not interrupt: a half-started process prints a traceback.
-        with hidden, ThreadPoolExecutor(1, initializer=_block_interrupts) as thread:
+        with hidden, ThreadPoolExecutor(1) as thread:
+            # Leaving the block waits only for a thread that is known to have started.
+            thread.submit(_block_interrupts).result()
             while len(self._workers) < count:
                 self._workers.append(thread.submit(_Worker).result())
         for worker in self._workers[running:]:
