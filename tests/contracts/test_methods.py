@@ -157,7 +157,8 @@ def test_a_newcomer_is_assigned_as_in_a_round_and_no_model_changes(
     in_a_round = method.aggregate(state, {newcomer: reply}).values
     assert all(torch.equal(value, in_a_round[key]) for key, value in known.items())
     assert list(known) == ["cluster_of/newcomer"]
-    assert "cluster" in method.send(assigned, newcomer).models
+    sent = method.send(assigned, newcomer)
+    assert "cluster" in {**sent.models, **sent.values}
 
 
 def test_unlabeled_images_have_no_labels() -> None:

@@ -1,11 +1,14 @@
 """Methods that say that they need no model but means of groups: the registry is walked."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from fedwca._support.text import parse_toml
 from fedwca.core.params import Weights, distance, mix
 from fedwca.engines.secure_sum.masked_reply import visible_weights
-from fedwca.methods import METHODS, Client, Record, Training
+from fedwca.methods import METHODS, Client, Method, Record, Training
 from fedwca.methods.capabilities import GroupMember, SupportsSums, replace_by_mean
 from fedwca.methods.record import MODEL
 from tests.support.federation import TinyProblem
@@ -13,7 +16,14 @@ from tests.support.federation import TinyProblem
 TRAINING = Training(rounds=2, epochs=1, lr=0.01, batch_size=16)
 
 
-BUILT = {name: kind(training=TRAINING) for name, kind in METHODS.items()}
+def build(kind: type[Method]) -> Method:
+    """Build a method with the settings that it asks for before it can be summed."""
+    method = kind(training=TRAINING)
+    asked = method.settings_for_sums() if isinstance(method, SupportsSums) else []
+    return replace(method, **parse_toml("\n".join(asked)).get("method", {}))
+
+
+BUILT = {name: build(kind) for name, kind in METHODS.items()}
 SUMMED = {name: method for name, method in BUILT.items() if isinstance(method, SupportsSums)}
 
 

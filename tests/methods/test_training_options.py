@@ -10,11 +10,10 @@ import torch.nn.functional as F
 
 from fedwca.core.class_prior import estimate_class_prior
 from fedwca.core.losses import consistency, information_maximization
-from fedwca.core.params import clone, distance, mix
-from fedwca.core.weights import blend_with_own, stability_weights
+from fedwca.core.params import clone
 from fedwca.data.augment import strong_view, weak_view
 from fedwca.data.images import ClientData
-from fedwca.methods import METHODS, Client, Training, build_method
+from fedwca.methods import METHODS, Training, build_method
 from fedwca.methods.inference import evaluate, measure_agreement
 from fedwca.methods.training import Losses, Objective, Step, Targets, add_consistency, train
 from fedwca.models import DomainModel
@@ -203,72 +202,3 @@ def test_a_client_alone_in_its_cluster_and_one_that_comes_later(
         assert sum(weights) == pytest.approx(1)
     soft = [len(r.values["alpha"]) for r in (a.reply for a in log.replies[-1].values())]
     assert soft == [4, 4, 4, 4]
-
-
-@pytest.mark.parametrize("own_share", [True, False])
-def test_fedwca_plus_starts_from_clusters_weighted_by_stability(
-    own_share: bool, new_model: NewModel, tiny_clients: list[ClientData]
-) -> None:
-    method = build_method(
-        {"name": "fedwca_plus", "clustering": "domain", "trust": 2.0, "own_share": own_share},
-        {"rounds": 4, "epochs": 1, "lr": 0.01, "batch_size": 16},
-    )
-    log = run(method, new_model(), tiny_clients)
-    clients = [Client(c.name, c.domain) for c in tiny_clients]
-    stabilities = [float(log.replies[1][client].reply.values["stability"]) for client in clients]
-    trusts = [stability**2 for stability in stabilities]
-    first = (trusts[0] + trusts[1]) / sum(trusts)
-    clusters = [log.states[2].models[f"cluster/{c}"] for c in range(2)]
-    for own, client, trust in zip((0, 0, 1, 1), clients, trusts, strict=True):
-        share = trust if own_share else 0
-        v = [(1 - share) * first, (1 - share) * (1 - first)]
-        v[own] += share
-        sent = log.messages[2][client].models
-        assert sorted(sent) == ["cluster", "init"]
-        assert distance(sent["init"], mix(clusters, v)) < 1e-6
-        assert log.lines[3]["server"][f"v/{client.name}"] == pytest.approx(v)
-
-
-def test_fedwca_plus_without_trust_starts_from_the_mean_of_all_clients(
-    new_model: NewModel, tiny_clients: list[ClientData]
-) -> None:
-    settings = {"rounds": 3, "epochs": 1, "lr": 0.01, "batch_size": 16}
-    method = build_method(
-        {"name": "fedwca_plus", "clustering": "domain", "trust": 0, "own_share": False}, settings
-    )
-    log = run(method, new_model(), tiny_clients)
-    locals_ = [a.reply.models["local"] for a in log.replies[0].values()]
-    sent = log.messages[1][Client(tiny_clients[0].name, tiny_clients[0].domain)]
-    assert distance(sent.models["init"], mix(locals_, [1 / 4] * 4)) < 1e-6
-
-
-def test_fedwca_plus_with_everything_off_is_fedwca(
-    new_model: NewModel, tiny_clients: list[ClientData]
-) -> None:
-    settings = {
-        "rounds": 3,
-        "epochs": 1,
-        "lr": 0.01,
-        "batch_size": 16,
-        "batch_norm": "blend",
-        "consistency": 0.0,
-    }
-    off = build_method({"name": "fedwca_plus", "by_stability": False}, settings)
-    plain = build_method({"name": "fedwca"}, settings)
-    a = final_models(run(off, new_model(), tiny_clients), off, tiny_clients)
-    b = final_models(run(plain, new_model(), tiny_clients), plain, tiny_clients)
-    assert all(same(a[client], b[client]) for client in a)
-
-
-def test_stability_weights_by_hand() -> None:
-    stabilities, clusters = torch.tensor([0.5, 0.5, 1.0]), torch.tensor([0, 0, 1])
-    assert stability_weights(stabilities, clusters, 2, 1.0).tolist() == [0.5, 0.5]
-    beta = torch.tensor([0.25, 0.75])
-    assert blend_with_own(torch.tensor([0.5, 0.5]), beta, 1).tolist() == [0.375, 0.625]
-    assert stability_weights(stabilities, clusters, 2, 2.0).tolist() == pytest.approx(
-        [1 / 3, 2 / 3]
-    )
-    assert stability_weights(stabilities, clusters, 2, 0.0).tolist() == pytest.approx(
-        [2 / 3, 1 / 3]
-    )
-    assert stability_weights(torch.zeros(3), clusters, 3, 4.0).tolist()[2] == 0

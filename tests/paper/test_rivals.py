@@ -48,7 +48,8 @@ ONE_HOT = FedWCA(
     two_models=False,
     mixup=False,
 )
-ALL_OFF = FedWCAPlus(TRAINING, by_stability=False, temperature_a=0.1)
+# The mean of all clients: every one is a cluster, and all have the same weight.
+ONE_MODEL = FedWCAPlus(TRAINING, clustering="each", trust=0.0, momentum=0.0, deploy="shared")
 
 
 EQUAL = [
@@ -57,7 +58,7 @@ EQUAL = [
     (IFCA(TRAINING, clusters=1), FedAvg(TRAINING)),
     (LADDPlus(TRAINING, clustering="domain"), ONE_HOT),
     (FedSCAl(TRAINING, client_weight=0.0, server_weight=0.0), FedAvg(TRAINING)),
-    (ALL_OFF, FedWCA(TRAINING, temperature_a=0.1)),
+    (ONE_MODEL, FedAvg(TRAINING, mean="plain")),
     (FedPCL(STILL), SourceOnly(STILL)),
 ]
 OTHERS = [

@@ -8,6 +8,8 @@ import pytest
 from fedwca._support.errors import UserError
 from fedwca.experiments.config import resolve
 from fedwca.methods import METHODS
+from fedwca.methods.fedavg import FedAvg
+from fedwca.methods.fedwca_plus import FedWCAPlus
 from fedwca.reproduce.paper import ACCURACY, CLUSTERS
 from fedwca.reproduce.plan import (
     TableRequest,
@@ -120,14 +122,19 @@ def test_parts_change_one_setting() -> None:
     def settings(row: str) -> tuple[object, ...]:
         request = TableRequest("parts", "small", "digit-five", Path("/d"), 1, ("mnist",), (row,))
         (cell,) = plan_cells(request)
-        training = cell.experiment.method.training
-        by_stability = getattr(cell.experiment.method, "by_stability", False)
-        return training.lr, training.batch_norm, training.consistency, by_stability
+        method = cell.experiment.method
+        loop = (method.training.lr, method.training.batch_norm, method.training.consistency)
+        if not isinstance(method, FedWCAPlus):
+            return type(method), *loop
+        return *loop, method.trust, method.momentum, method.deploy
 
-    assert settings("only batch_norm") == (0.001, "recalibrate", 0.0, False)
-    assert settings("only stability") == (0.001, "blend", 0.0, True)
-    assert settings("no lr") == (0.001, "recalibrate", 1.0, True)
-    assert settings("no stability") == (0.01, "recalibrate", 1.0, False)
+    assert settings("only batch_norm") == (FedAvg, 0.001, "recalibrate", 0.0)
+    assert settings("only loop") == (FedAvg, 0.01, "recalibrate", 1.0)
+    assert settings("only stability") == (0.001, "blend", 0.0, 1.0, 0.0, "shared")
+    assert settings("only clusters") == (0.001, "blend", 0.0, 0.0, 0.0, "cluster")
+    assert settings("only loop, momentum") == (0.01, "recalibrate", 1.0, 0.0, 0.5, "shared")
+    assert settings("no lr") == (0.001, "recalibrate", 1.0, 1.0, 0.5, "cluster")
+    assert settings("no stability") == (0.01, "recalibrate", 1.0, 0.0, 0.5, "cluster")
     # The photo benchmarks have one learning rate, so there is no row without it.
     rows = [row.name for row in select_rows(TableRequest("parts", "small", "pacs", Path("/d")))]
     assert not {"only lr", "no lr"} & set(rows)

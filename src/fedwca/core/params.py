@@ -12,6 +12,7 @@ __all__ = [
     "clone",
     "conv_layers",
     "distance",
+    "extrapolate",
     "flatten",
     "is_batch_norm_statistic",
     "is_finite",
@@ -63,6 +64,16 @@ def _zero(tensor: Tensor) -> Tensor:
     if not tensor.is_floating_point():
         return tensor.clone()
     return torch.zeros_like(tensor, dtype=torch.float64)
+
+
+def extrapolate(model: Weights, now: Weights, before: Weights, factor: float) -> Weights:
+    """model + factor · (now - before); BatchNorm's statistics stay the model's."""
+    return {
+        name: tensor
+        if is_batch_norm_statistic(name) or not tensor.is_floating_point()
+        else tensor + factor * (now[name] - before[name])
+        for name, tensor in model.items()
+    }
 
 
 def clone(weights: Mapping[str, Tensor]) -> Weights:

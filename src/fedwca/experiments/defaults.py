@@ -75,7 +75,7 @@ def defaults(benchmark: str, source: str, method: str) -> Settings:
     table = {
         section: dict(values) for section, values in BENCHMARK_DEFAULTS.get(benchmark, {}).items()
     }
-    if method in ("fedwca", "fedwca_plus") and benchmark in _TEMPERATURE_A:
+    if method == "fedwca" and benchmark in _TEMPERATURE_A:
         by_source = _TEMPERATURE_A[benchmark]
         table["method"] = {"temperature_a": by_source.get(source.lower(), by_source[""])}
     if method == "fedwca_plus" and benchmark == "digit-five":

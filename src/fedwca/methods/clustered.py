@@ -44,10 +44,12 @@ __all__ = [
 ]
 
 Clustering = Literal["finch", "style", "each", "domain"]
+Compared = Literal["weights", "updates"]
 Layer = int | Literal["all"]
 
 # No amplitude is above the sum of all pixels.
 _STYLE = Numbers(torch.float64, ("S",), min=0, max=2**32)
+_COMPARED = 2**19  # numbers of a model; of larger ones this many are drawn
 _STYLE_IMAGES = 100  # the paper's number of images for LADD's style
 
 
@@ -61,7 +63,10 @@ class Clustered(Method):
             so up to three clients always make one cluster. A client that comes later joins the
             cluster nearest by weights; with "each" it starts a cluster.
         clustering_layer: the convolution that finch compares, from 1, or "all" parameters
-            (BatchNorm's statistics, which are far larger numbers, do not count).
+            (BatchNorm's statistics, which are far larger numbers, do not count; of more than half
+            a million parameters, as many drawn ones).
+        clustering_compares: the "weights" of that layer, as the paper, or their "updates", which
+            are what local training changed.
         cluster_mean: "plain" mean within a cluster, or weighted by "samples".
         aggregation: "mean", or one that a dishonest client cannot move far: the "median" of every
             number, a "trimmed_mean" without the fifth at either end, or the mean of "clipped"
@@ -71,6 +76,7 @@ class Clustered(Method):
 
     clustering: Clustering = "finch"
     clustering_layer: Layer = 1
+    clustering_compares: Compared = "weights"
     cluster_mean: Weighting = "plain"
     aggregation: Aggregation = "mean"
 
@@ -103,19 +109,26 @@ class Clustered(Method):
     ) -> dict[str, Tensor]:
         """Return "cluster_of/CLIENT" of all clients in round 0, afterwards of newcomers only."""
         clusters = models_of(state, "cluster")
+        start = self._round_start(state) if self.clustering_compares == "updates" else None
         if any(group_of(reply) is not None for reply in replies.values()):
             found = _clusters_of_groups(state, replies)
         elif self.clustering == "each":
             found = _next_clusters(state, replies)
         elif not clusters:
-            found = cluster_clients(self.clustering, replies, self.clustering_layer)
+            found = cluster_clients(self.clustering, replies, self.clustering_layer, start)
         else:
             found = {
-                client.name: nearest_cluster(reply.models[LOCAL], clusters, self.clustering_layer)
+                client.name: nearest_cluster(
+                    reply.models[LOCAL], clusters, self.clustering_layer, start
+                )
                 for client, reply in replies.items()
                 if cluster_of(state, client) is None
             }
         return {f"cluster_of/{name}": torch.tensor(c) for name, c in found.items()}
+
+    def _round_start(self, state: Record) -> Weights:
+        """Return the model from which clients without a cluster start the round."""
+        return state.models["source"]
 
     def _merge_clusters(
         self, state: Record, values: Mapping[str, Tensor], replies: Mapping[Client, Record]
@@ -125,13 +138,13 @@ class Clustered(Method):
         members: list[list[Record]] = [[] for _ in range(1 + max(own.values()))]
         for client, reply in replies.items():
             members[own[client.name]].append(reply)
-        source = state.models["source"]
+        start = self._round_start(state)
         return [
             merge_models(
                 records,
                 self.cluster_mean,
                 self.aggregation,
-                before=state.models.get(f"cluster/{c}", source),
+                before=state.models.get(f"cluster/{c}", start),
             )
             for c, records in enumerate(members)
         ]
@@ -144,7 +157,10 @@ class Clustered(Method):
 
     def sends_style(self, message: Record) -> bool:
         """Return whether clients are clustered by style, and this is the client's first round."""
-        return self.clustering == "style" and "source" in message.models
+        return self.clustering == "style" and self._has_no_cluster(message)
+
+    def _has_no_cluster(self, message: Record) -> bool:
+        return "source" in message.models
 
     # --- capabilities ---------------------------------------------------------------------------
 
@@ -177,7 +193,7 @@ class Clustered(Method):
 
     def visible_weights(self, message: Record, weights: Weights) -> list[str]:
         """Show the layer that finch compares, of clients that have no cluster yet."""
-        if "source" not in message.models:
+        if not self._has_no_cluster(message):
             return []
         return _compared_weights(weights, self.clustering_layer)
 
@@ -227,11 +243,13 @@ def cluster_clients(
     clustering: Clustering,
     replies: Mapping[Client, Record],
     layer: Layer,
+    start: Weights | None = None,
 ) -> dict[str, int]:
     """Return the cluster of each client that replied.
 
     Args:
         replies: local models under "local", styles under "style".
+        start: finch compares what has changed since this model; None: the weights themselves.
     """
     clients = list(replies)
     if clustering == "domain":
@@ -240,15 +258,17 @@ def cluster_clients(
     if clustering == "style":
         labels = style_clusters(torch.stack([r.values["style"] for r in replies.values()]))
     else:
-        vectors = [_vector(r.models["local"], layer) for r in replies.values()]
+        vectors = [_vector(r.models["local"], layer, start) for r in replies.values()]
         labels = first_neighbor_clusters(torch.stack(vectors))
     return {client.name: int(label) for client, label in zip(clients, labels, strict=True)}
 
 
-def nearest_cluster(local: Weights, clusters: Sequence[Weights], layer: Layer) -> int:
-    """Return the cluster whose model is nearest, by the weights that finch compares."""
-    rows = torch.stack([_vector(model, layer) for model in clusters])
-    return nearest_row(_vector(local, layer), rows)
+def nearest_cluster(
+    local: Weights, clusters: Sequence[Weights], layer: Layer, start: Weights | None = None
+) -> int:
+    """Return the cluster whose model is nearest, by what finch compares."""
+    rows = torch.stack([_vector(model, layer, start) for model in clusters])
+    return nearest_row(_vector(local, layer, start), rows)
 
 
 def client_style(images: UnlabeledImages, rng: torch.Generator) -> Tensor:
@@ -281,8 +301,17 @@ def _next_clusters(state: Record, replies: Mapping[Client, Record]) -> dict[str,
     return {name: count + place for place, name in enumerate(new)}
 
 
-def _vector(state: Weights, layer: Layer) -> Tensor:
-    return flatten(state, _compared_weights(state, layer))
+def _vector(weights: Weights, layer: Layer, start: Weights | None) -> Tensor:
+    """Return what finch compares of a model as one vector."""
+    names = _compared_weights(weights, layer)
+    vector = flatten(weights, names)
+    if start is not None:
+        vector = vector - flatten(start, names)
+    if len(vector) <= _COMPARED:
+        return vector
+    return vector[
+        torch.randint(len(vector), (_COMPARED,), generator=torch.Generator().manual_seed(0))
+    ]
 
 
 def _compared_weights(state: Weights, layer: Layer) -> list[str]:

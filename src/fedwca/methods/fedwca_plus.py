@@ -1,46 +1,61 @@
-"""FedWCA+: FedWCA with cluster weights by stability, and consistency in training.
+"""FedWCA+: start from what all clients learned, deploy what the client's own cluster learned.
 
-Ours, on top of Mori et al., WACV 2025, https://arxiv.org/abs/2412.13757. docs/results.md says what
-each part brings when measured alone. The parts, and where they come from:
+Ours; the idea of clusters found without labels is that of Mori et al., WACV 2025,
+https://arxiv.org/abs/2412.13757. docs/results.md says what each part brings when measured alone:
 
-- v_k by stability: each client reports the share of its images whose class local training left as
-  it was. Where a domain is too hard for the model that clients start from, training shuffles the
-  classes; where it is not, few change. A cluster counts by the stability of its clients, to the
-  power `trust`, so that the clusters that adapt well lead the others.
-- A client whose own stability is high keeps to its own cluster: that model has the share
-  stability_k^trust of f_init, and the blend of all clusters the rest. So all start close to one
-  model and part as they adapt. A client deploys its own cluster's model.
+- All clients start a round from one shared model. In it a cluster counts by the *stability* of its
+  clients: the share of a client's images whose class local training left as it was. Where a domain
+  is too hard for the model that training starts from, training shuffles the classes.
+- The shared model keeps part of its last movement, as in FedAvgM (Hsu, Qi, Brown: Measuring the
+  Effects of Non-Identical Data Distribution for Federated Visual Classification, 2019,
+  https://arxiv.org/abs/1909.06335).
+- A client deploys the mean of its cluster. Since all start from one model, their updates show who
+  has the same domain, and clusters are found anew in every round in which all clients take part.
 - BatchNorm statistics of every received model are estimated on the client's images, as in AdaBN
   (Li, Wang, Shi, Liu, Hou: Revisiting Batch Normalization For Practical Domain Adaptation, 2016,
   https://arxiv.org/abs/1603.04779).
 - Consistency in local training, as in FixMatch (Sohn et al.: FixMatch: Simplifying Semi-Supervised
   Learning with Consistency and Confidence, NeurIPS 2020, https://arxiv.org/abs/2001.07685). It and
   the statistics are settings that every method has, with other defaults here.
+
+Beside the values of `Clustered`, the server's state holds the models "start", from which the next
+round starts, and "start_before", from which the last one did.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
-from fedwca.core.params import Weights
-from fedwca.core.weights import blend_with_own, stability_weights
+from fedwca.core.params import Weights, extrapolate, mix
+from fedwca.core.weights import stability_weights
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.bounds import NonNegative
-from fedwca.methods.fedwca import FedWCA
-from fedwca.methods.inference import evaluate, load
+from fedwca.methods.bounds import NonNegative, Share
+from fedwca.methods.capabilities import group_of
+from fedwca.methods.clustered import (
+    Clustered,
+    Compared,
+    Layer,
+    client_style,
+    cluster_model,
+    cluster_of,
+    models_of,
+)
+from fedwca.methods.inference import evaluate, load, remember_statistics
 from fedwca.methods.record import (
+    COUNT,
+    MODEL,
     Adaptation,
     Client,
     Numbers,
     Record,
     Schema,
     by_client,
-    collect_values,
+    round_of,
 )
+from fedwca.methods.shot import prototype_targets
+from fedwca.methods.training import train
 from fedwca.models import DomainModel
 
 __all__ = ["FedWCAPlus"]
@@ -49,24 +64,28 @@ _STABILITY = Numbers(torch.float64, min=0, max=1)
 
 
 @dataclass(frozen=True)
-class FedWCAPlus(FedWCA):
-    """FedWCA, changed; each change is a setting of its own.
+class FedWCAPlus(Clustered):
+    """One shared model to start from, one model for each cluster to deploy.
 
-    With `by_stability` off, `training.batch_norm = "blend"` and `training.consistency = 0`, it is
-    FedWCA.
+    With `trust = 0`, `momentum = 0` and `deploy = "shared"` it is FedAvg with a plain mean.
 
     Attributes:
-        by_stability: v_c by stability; off: `cluster_weights`, as in FedWCA.
-        trust: the power of stability; 0: every client counts alike, and reports no stability;
-            use it with `own_share` off, which makes f_init the mean of all clients.
-        own_share: a client's own cluster has the share stability_k^trust of f_init, the blend the
-            rest; off: f_init is the blend, the same for all clients.
+        trust: a cluster's weight in the shared model is Σ_k stability_k^trust over its clients; 0:
+            every client counts alike, and reports no stability.
+        momentum: the share of the shared model's last movement that is added to the next.
+        deploy: the "cluster" mean, or the "shared" model.
+        renew_clusters: find finch's clusters anew in every round in which all clients take part;
+            off: after round 0 only.
     """
 
-    by_stability: bool = True
-    trust: NonNegative = 4.0
-    own_share: bool = True
+    clustering_layer: Layer = "all"
+    clustering_compares: Compared = "updates"
+    trust: NonNegative = 1.0
+    momentum: Share = 0.5
+    deploy: Literal["cluster", "shared"] = "cluster"
+    renew_clusters: bool = True
 
+    sends: ClassVar[Schema] = {"start": MODEL, "round": COUNT, "cluster": COUNT}
     training_defaults: ClassVar[Mapping[str, object]] = {
         "batch_norm": "recalibrate",
         "consistency": 1.0,
@@ -74,39 +93,53 @@ class FedWCAPlus(FedWCA):
 
     # --- server ---------------------------------------------------------------------------------
 
+    def init(self, source: Weights) -> Record:
+        state = super().init(source)
+        return Record({**state.models, "start": source, "start_before": source}, state.values)
+
+    def send(self, state: Record, client: Client) -> Record:
+        values = {"round": state.values["round"]}
+        own = cluster_of(state, client)
+        if own is not None:
+            values["cluster"] = torch.tensor(own)
+        return Record({"start": state.models["start"]}, values)
+
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
-        after = super().aggregate(state, replies)
-        stabilities = collect_values(replies, "stability")
-        return Record(after.models, {**after.values, **stabilities})
+        clustered = super().aggregate(
+            _drop_clusters(state) if self._renews(state, replies) else state, replies
+        )
+        if not replies:
+            return clustered
+        start, before = state.models["start"], state.models["start_before"]
+        mean = mix(models_of(clustered, "cluster"), self._cluster_weights(clustered, replies))
+        moved = extrapolate(mean, start, before, self.momentum)
+        return Record({**clustered.models, "start": moved, "start_before": start}, clustered.values)
 
-    def _finds_weights(self, state: Record, client: Client) -> bool:
-        return not self.by_stability and super()._finds_weights(state, client)
+    def offered(self, state: Record, client: Client) -> Weights:
+        if self.deploy == "shared" or cluster_of(state, client) is None:
+            return state.models["start"]
+        return cluster_model(state, client)
 
-    def _model_weights(
-        self, values: Mapping[str, Tensor], client: Client, own: int, C: int
-    ) -> Tensor:
-        if not self.by_stability:
-            return super()._model_weights(values, client, own, C)
-        cluster = by_client(values, "cluster_of")
-        reported = by_client(values, "stability")
-        stability = {k: float(reported.get(k, 1.0)) for k in cluster}
-        v = stability_weights(
-            torch.tensor([*stability.values()]),
-            torch.stack([*cluster.values()]),
-            C,
+    def _renews(self, state: Record, replies: Mapping[Client, Record]) -> bool:
+        if not self.renew_clusters or self.clustering != "finch":
+            return False
+        replied = {client.name for client in replies}
+        summed = any(group_of(reply) is not None for reply in replies.values())
+        return by_client(state.values, "cluster_of").keys() <= replied and not summed
+
+    def _cluster_weights(self, clustered: Record, replies: Mapping[Client, Record]) -> torch.Tensor:
+        """Return v [C] by the clients that took part."""
+        own = by_client(clustered.values, "cluster_of")
+        one = torch.tensor(1.0, dtype=torch.float64)
+        return stability_weights(
+            torch.stack([reply.values.get("stability", one) for reply in replies.values()]),
+            torch.stack([own[client.name] for client in replies]),
+            len(models_of(clustered, "cluster")),
             self.trust,
         )
-        if not self.own_share:
-            return v
-        share = stability.get(client.name, 1.0) ** self.trust
-        return blend_with_own(v, torch.tensor([share, 1 - share], dtype=torch.float64), own)
 
-    def _model_weights_by_client(
-        self, state: Record, values: Mapping[str, Tensor], replies: Mapping[Client, Record]
-    ) -> dict[str, Tensor]:
-        """Return v_k as it was sent: unlike α and β, stability counts from the next round on."""
-        known = state.values if self.by_stability else values
-        return super()._model_weights_by_client(state, known, replies)
+    def _round_start(self, state: Record) -> Weights:
+        return state.models["start"]
 
     # --- client ---------------------------------------------------------------------------------
 
@@ -118,40 +151,50 @@ class FedWCAPlus(FedWCA):
         memory: Record,
         rng: torch.Generator,
     ) -> Adaptation:
-        adapted = super().adapt(model, images, message, memory, rng)
-        if not self._reports_stability:
-            return adapted
-
-        def classify(weights: Weights, memory: Record) -> Tensor:
-            load(model, weights, images, self.training.batch_norm, memory)
-            return evaluate(model, images).logits.argmax(dim=1)
-
-        f_init = message.models.get("init") or message.models["source"]
-        f_k = adapted.reply.models["local"]
-        same = classify(f_init, memory) == classify(f_k, adapted.memory)
-        stability = same.double().mean()
-        values = {**adapted.reply.values, "stability": stability}
-        health = {**adapted.health, "stability": float(stability)}
-        return adapted._replace(reply=replace(adapted.reply, values=values), health=health)
+        batch_norm = self.training.batch_norm
+        values = {"samples": torch.tensor(len(images))}
+        if self.sends_style(message):
+            values["style"] = client_style(images, rng)
+        load(model, message.models["start"], images, batch_norm, memory)
+        before = evaluate(model, images)
+        targets = prototype_targets(before)
+        local, log = train(
+            model, images, lambda: targets, self.training, rng, round=round_of(message)
+        )
+        memory = remember_statistics(local, batch_norm)
+        if self.trust:
+            load(model, local, images, batch_norm, memory)
+            same = before.logits.argmax(dim=1) == evaluate(model, images).logits.argmax(dim=1)
+            values["stability"] = same.double().mean()
+            log = {**log, "stability": float(values["stability"])}
+        return Adaptation(Record({"local": local}, values), memory, log)
 
     # --- both -----------------------------------------------------------------------------------
 
     def replies(self, message: Record) -> Schema:
         schema = super().replies(message)
-        return {**schema, "stability": _STABILITY} if self._reports_stability else schema
+        return {**schema, "stability": _STABILITY} if self.trust else schema
 
-    @property
-    def _reports_stability(self) -> bool:
-        return self.by_stability and self.trust > 0
+    def _has_no_cluster(self, message: Record) -> bool:
+        return "cluster" not in message.values
 
     # --- capabilities ---------------------------------------------------------------------------
 
     def disclosures(self) -> dict[str, str | None]:
-        """Name the stability in place of the cluster weights."""
-        if not self.by_stability:
-            return super().disclosures()
-        disclosed = {**super().disclosures()}
-        disclosed.pop("cluster weights", None)
-        if self._reports_stability:
-            disclosed["stability"] = "method.trust = 0"
-        return disclosed
+        """Name the stability too."""
+        disclosed = super().disclosures()
+        return {**disclosed, "stability": "method.trust = 0"} if self.trust else disclosed
+
+    def settings_for_sums(self) -> list[str]:
+        """Ask for clusters that are found once, too."""
+        settings = super().settings_for_sums()
+        if self.renew_clusters:
+            settings.append("method.renew_clusters = false")
+        return settings
+
+
+def _drop_clusters(state: Record) -> Record:
+    """Return the state as if no client had a cluster yet."""
+    models = {n: m for n, m in state.models.items() if not n.startswith("cluster/")}
+    values = {n: v for n, v in state.values.items() if not n.startswith("cluster_of/")}
+    return Record(models, values)

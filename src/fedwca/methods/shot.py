@@ -11,17 +11,21 @@ import torch
 from fedwca.core.params import Weights
 from fedwca.core.pseudo_label import prototype_labels
 from fedwca.data.images import UnlabeledImages
-from fedwca.methods.inference import evaluate
+from fedwca.methods.inference import Outputs, evaluate
 from fedwca.methods.record import Health, Record, round_of
 from fedwca.methods.training import Objective, Targets, Training, train
 from fedwca.models import DomainModel
 
-__all__ = ["label_by_prototypes", "train_shot"]
+__all__ = ["label_by_prototypes", "prototype_targets", "train_shot"]
 
 
 def label_by_prototypes(model: DomainModel, images: UnlabeledImages) -> Targets:
     """Return SHOT's pseudo-labels of the model as it is now."""
-    outputs = evaluate(model, images)
+    return prototype_targets(evaluate(model, images))
+
+
+def prototype_targets(outputs: Outputs) -> Targets:
+    """Return SHOT's pseudo-labels of a model with these outputs."""
     return Targets.plain(prototype_labels(outputs.features, outputs.probabilities).labels)
 
 

@@ -88,7 +88,18 @@ def _without(part: str) -> tuple[str, ...]:
     return tuple(name for name in LOOP if name != part)
 
 
-_NO_OWN_SHARE: Settings = (("method.own_share", False),)
+# What turns off each part of fedwca_plus that is no setting of [training].
+_OFF: dict[str, tuple[str, Any]] = {
+    "stability": ("method.trust", 0.0),
+    "momentum": ("method.momentum", 0.0),
+    "clusters": ("method.deploy", "shared"),
+}
+
+
+def _all_off_but(part: str) -> Settings:
+    return tuple(off for name, off in _OFF.items() if name != part)
+
+
 _ONE_HOT: Settings = (("method.cluster_weights", "one_hot"),)
 _ONE_MODEL = {"two_models": False, "mixup": False}
 
@@ -166,15 +177,15 @@ TABLES: dict[str, TableSpec] = {
         ),
     ),
     "parts": TableSpec(
-        "not in the paper: each part of fedwca_plus alone, and all but this part",
+        "not in the paper: each part of fedwca_plus alone, beside FedAvg, and all but this part",
         (
-            *by_method(*OURS),
-            *(Row(f"only {part}", "fedwca", loop=(part,)) for part in LOOP),
-            Row("only stability", "fedwca_plus", loop=()),
+            *by_method("fedavg", *OURS),
+            *(Row(f"only {part}", "fedavg", loop=(part,)) for part in LOOP),
+            *(Row(f"only {part}", "fedwca_plus", _all_off_but(part), loop=()) for part in _OFF),
             *(Row(f"no {part}", "fedwca_plus", loop=_without(part)) for part in LOOP),
-            Row("no stability", "fedwca", loop=LOOP),
-            Row("no own share", "fedwca_plus", _NO_OWN_SHARE),
-            Row("no trust", "fedwca_plus", (*_NO_OWN_SHARE, ("method.trust", 0.0))),
+            *(Row(f"no {part}", "fedwca_plus", (off,)) for part, off in _OFF.items()),
+            Row("only loop", "fedavg", loop=LOOP),
+            Row("only loop, momentum", "fedwca_plus", _all_off_but("momentum")),
         ),
     ),
     "all": TableSpec("every method of the package"),
