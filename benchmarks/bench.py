@@ -29,6 +29,7 @@ PARTS = {
     "resnet": speed.resnet,
     "start": rounds.start,
     "methods": rounds.methods,
+    "additions": rounds.additions,
     "parts": rounds.parts,
     "clients": growth.clients,
     "clusters": growth.clusters,

@@ -17,6 +17,7 @@ from workload import SOURCE, World, flops, simulator, with_epochs
 
 from fedwca._support.machine import count_cores
 from fedwca.core.params import clone
+from fedwca.data.images import ClientData
 from fedwca.engines.client_runtime import ClientRuntime
 from fedwca.engines.simulator.simulator import Simulator
 from fedwca.experiments.experiment import SourceConfig
@@ -26,6 +27,7 @@ from fedwca.experiments.store import Checkpoint, RunFolder
 from fedwca.methods import METHODS, fedwca
 from fedwca.methods.base import Method, Record
 from fedwca.methods.fedwca import FedWCA
+from fedwca.methods.fedwca_plus import FedWCAPlus
 
 CLIENTS = 8
 EPOCHS = 5  # as in the paper
@@ -61,25 +63,10 @@ def methods(folder: Path, repeats: int, quick: bool) -> list[Row]:
     world = World(folder)
     images = 128 if quick else 680
     clients = world.clients([images] * CLIENTS)
-    ways: dict[str, Callable[[], float]] = {}
-    health: dict[str, Any] = {}
-    with ExitStack() as stack:
-        for name in METHODS:
-            method = _as_in_the_paper(name)
-            if method.rounds == 0:
-                continue
-            model = world.model()
-            engine = stack.enter_context(simulator(model, method, clients, count_cores()))
-            begin = _start_checkpoint(method, model)
-            once = _rounds(method, 1)
-            first = _without_files(_last_checkpoint(once, engine, begin))
-
-            def second(name=name, m=method, e=engine, at=first) -> None:
-                after = _last_checkpoint(_rounds(m, 2), e, at)
-                health[name] = after.facts["health"]
-
-            ways[name] = lambda second=second: seconds(second)
-        found = interleaved(ways, repeats)
+    tried = {name: _as_in_the_paper(name) for name in METHODS}
+    found, health = _time_second_rounds(
+        world, clients, {name: m for name, m in tried.items() if m.rounds}, repeats
+    )
     rows = [row(f"images of each of {CLIENTS} clients, {EPOCHS} epochs", [images], "")]
     rows += [row(f"a round of {name}", found[name], "s") for name in found]
     bound = _bound(world, health["fedwca"], images)
@@ -91,6 +78,50 @@ def methods(folder: Path, repeats: int, quick: bool) -> list[Row]:
         row("  in arithmetic, with four clusters", [bound], "×"),
         ratio("  over what its passes cost in arithmetic", ours, cost, "×", "≤ 1.10"),
     ]
+
+
+def additions(folder: Path, repeats: int, quick: bool) -> list[Row]:
+    """Measure what FedWCA+ adds to FedAvg's round, one addition after the other."""
+    world = World(folder)
+    clients = world.clients([128 if quick else 680] * CLIENTS)
+    loop = with_epochs(EPOCHS)
+    recalibrated = replace(loop, batch_norm="recalibrate")
+    consistent = replace(recalibrated, consistency=1.0)
+    found, _ = _time_second_rounds(
+        world,
+        clients,
+        {
+            "FedAvg": METHODS["fedavg"](training=loop),
+            "with recalibrated statistics": METHODS["fedavg"](training=recalibrated),
+            "with consistency too": METHODS["fedavg"](training=consistent),
+            "FedWCA+ without stability": FedWCAPlus(training=consistent, trust=0.0),
+            "FedWCA+": FedWCAPlus(training=consistent),
+        },
+        repeats,
+    )
+    return [ratio(f"a round of {name}", found[name], found["FedAvg"], "×") for name in found]
+
+
+def _time_second_rounds(
+    world: World, clients: list[ClientData], tried: dict[str, Method], repeats: int
+) -> tuple[dict[str, list[float]], dict[str, Any]]:
+    """Time a second round of each method; return the seconds and the log of its clients."""
+    ways: dict[str, Callable[[], float]] = {}
+    health: dict[str, Any] = {}
+    with ExitStack() as stack:
+        for name, method in tried.items():
+            model = world.model()
+            engine = stack.enter_context(simulator(model, method, clients, count_cores()))
+            begin = _start_checkpoint(method, model)
+            once = _rounds(method, 1)
+            first = _without_files(_last_checkpoint(once, engine, begin))
+
+            def second(name=name, m=method, e=engine, at=first) -> None:
+                after = _last_checkpoint(_rounds(m, 2), e, at)
+                health[name] = after.facts["health"]
+
+            ways[name] = lambda second=second: seconds(second)
+        return interleaved(ways, repeats), health
 
 
 def parts(folder: Path, repeats: int, quick: bool) -> list[Row]:

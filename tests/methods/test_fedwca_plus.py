@@ -90,6 +90,14 @@ def test_clusters_are_found_anew_when_all_clients_take_part() -> None:
     assert {name for name in one.models if name.startswith("cluster/")} == {"cluster/0"}
 
 
+def test_few_clients_are_a_cluster_each() -> None:
+    method = FedWCAPlus()
+    state = after(method, method.init(SOURCE), dict.fromkeys(CLIENTS[:3], EAST))
+    assert [int(v) for n, v in state.values.items() if n.startswith("cluster_of/")] == [0, 1, 2]
+    alone = method.aggregate(state, {CLIENTS[3]: reply(NORTH, state)})
+    assert clusters(alone)[:3] == [0, 1, 2]
+
+
 def test_a_newcomer_joins_the_cluster_of_its_update() -> None:
     method = FedWCAPlus()
     updates = dict(zip(CLIENTS, (EAST, EAST, NORTH, NORTH), strict=True))

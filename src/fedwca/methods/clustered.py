@@ -112,7 +112,7 @@ class Clustered(Method):
         start = self._round_start(state) if self.clustering_compares == "updates" else None
         if any(group_of(reply) is not None for reply in replies.values()):
             found = _clusters_of_groups(state, replies)
-        elif self.clustering == "each":
+        elif self._separates(state, replies):
             found = _next_clusters(state, replies)
         elif not clusters:
             found = cluster_clients(self.clustering, replies, self.clustering_layer, start)
@@ -125,6 +125,10 @@ class Clustered(Method):
                 if cluster_of(state, client) is None
             }
         return {f"cluster_of/{name}": torch.tensor(c) for name, c in found.items()}
+
+    def _separates(self, state: Record, replies: Mapping[Client, Record]) -> bool:
+        """Return whether every client without a cluster starts one."""
+        return self.clustering == "each"
 
     def _round_start(self, state: Record) -> Weights:
         """Return the model from which clients without a cluster start the round."""

@@ -32,7 +32,6 @@ from fedwca.core.params import Weights, extrapolate, mix
 from fedwca.core.weights import stability_weights
 from fedwca.data.images import UnlabeledImages
 from fedwca.methods.bounds import NonNegative, Share
-from fedwca.methods.capabilities import group_of
 from fedwca.methods.clustered import (
     Clustered,
     Compared,
@@ -75,7 +74,7 @@ class FedWCAPlus(Clustered):
         momentum: the share of the shared model's last movement that is added to the next.
         deploy: the "cluster" mean, or the "shared" model.
         renew_clusters: find finch's clusters anew in every round in which all clients take part;
-            off: after round 0 only.
+            up to three clients are then a cluster each. Off: after round 0 only, all by finch.
     """
 
     clustering_layer: Layer = "all"
@@ -105,9 +104,8 @@ class FedWCAPlus(Clustered):
         return Record({"start": state.models["start"]}, values)
 
     def aggregate(self, state: Record, replies: Mapping[Client, Record]) -> Record:
-        clustered = super().aggregate(
-            _drop_clusters(state) if self._renews(state, replies) else state, replies
-        )
+        renews = self._renews(state, replies)
+        clustered = super().aggregate(_drop_clusters(state) if renews else state, replies)
         if not replies:
             return clustered
         start, before = state.models["start"], state.models["start_before"]
@@ -121,11 +119,9 @@ class FedWCAPlus(Clustered):
         return cluster_model(state, client)
 
     def _renews(self, state: Record, replies: Mapping[Client, Record]) -> bool:
-        if not self.renew_clusters or self.clustering != "finch":
-            return False
-        replied = {client.name for client in replies}
-        summed = any(group_of(reply) is not None for reply in replies.values())
-        return by_client(state.values, "cluster_of").keys() <= replied and not summed
+        known = by_client(state.values, "cluster_of").keys()
+        everyone = known <= {client.name for client in replies}
+        return self.renew_clusters and self.clustering == "finch" and everyone
 
     def _cluster_weights(self, clustered: Record, replies: Mapping[Client, Record]) -> torch.Tensor:
         """Return v [C] by the clients that took part."""
@@ -137,6 +133,15 @@ class FedWCAPlus(Clustered):
             len(models_of(clustered, "cluster")),
             self.trust,
         )
+
+    def _separates(self, state: Record, replies: Mapping[Client, Record]) -> bool:
+        """Keep up to three clients apart, which finch would put together whatever they are.
+
+        They share the model that they start from in any case.
+        """
+        if self.clustering == "finch" and self.renew_clusters and len(replies) <= 3:
+            return not models_of(state, "cluster")
+        return super()._separates(state, replies)
 
     def _round_start(self, state: Record) -> Weights:
         return state.models["start"]
