@@ -60,6 +60,7 @@ def after(method: FedWCAPlus, state: Record, updates: Mapping[Client, list[float
 
 
 EAST, NORTH = [1.0, 0.1], [0.1, 1.0]
+TWO_DOMAINS = dict(zip(CLIENTS, (EAST, EAST, NORTH, NORTH), strict=True))
 SOURCE = {"w": torch.tensor([100.0, 0.0])}
 
 
@@ -77,9 +78,7 @@ def test_updates_show_what_weights_hide() -> None:
 
 def test_clusters_are_found_anew_when_all_clients_take_part() -> None:
     method = FedWCAPlus()
-    first = after(
-        method, method.init(SOURCE), dict(zip(CLIENTS, (EAST, EAST, NORTH, NORTH), strict=True))
-    )
+    first = after(method, method.init(SOURCE), TWO_DOMAINS)
     assert clusters(first) == [0, 0, 1, 1]
     crossed = dict(zip(CLIENTS, (EAST, NORTH, EAST, NORTH), strict=True))
     assert clusters(after(method, first, crossed)) == [0, 1, 0, 1]
@@ -100,9 +99,8 @@ def test_few_clients_are_a_cluster_each() -> None:
 
 def test_a_newcomer_joins_the_cluster_of_its_update() -> None:
     method = FedWCAPlus()
-    updates = dict(zip(CLIENTS, (EAST, EAST, NORTH, NORTH), strict=True))
-    state = after(method, method.init(SOURCE), updates)
-    state = after(method, state, updates)
+    state = after(method, method.init(SOURCE), TWO_DOMAINS)
+    state = after(method, state, TWO_DOMAINS)
     assert "cluster" not in method.send(state, NEWCOMER).values
     for update, cluster in ((EAST, 0), (NORTH, 1)):
         joined = method.assign_newcomer(state, NEWCOMER, reply(update, state))
@@ -114,7 +112,7 @@ def test_a_client_deploys_its_cluster_or_the_shared_model() -> None:
     method, shared = FedWCAPlus(), FedWCAPlus(deploy="shared")
     state = method.init(SOURCE)
     assert method.offered(state, CLIENTS[0]) is SOURCE
-    state = after(method, state, dict(zip(CLIENTS, (EAST, EAST, NORTH, NORTH), strict=True)))
+    state = after(method, state, TWO_DOMAINS)
     assert method.offered(state, CLIENTS[3]) is state.models["cluster/1"]
     assert method.offered(state, NEWCOMER) is state.models["start"]
     assert shared.offered(state, CLIENTS[3]) is state.models["start"]
@@ -122,8 +120,7 @@ def test_a_client_deploys_its_cluster_or_the_shared_model() -> None:
 
 def test_only_clients_that_take_part_move_the_shared_model() -> None:
     method = FedWCAPlus(momentum=0.0)
-    updates = dict(zip(CLIENTS, (EAST, EAST, NORTH, NORTH), strict=True))
-    state = after(method, method.init(SOURCE), updates)
+    state = after(method, method.init(SOURCE), TWO_DOMAINS)
     moved = method.aggregate(state, {CLIENTS[2]: reply([5.0, 5.0], state)})
     expected = state.models["start"]["w"] + 5
     assert torch.equal(moved.models["start"]["w"], expected)

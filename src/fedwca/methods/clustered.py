@@ -61,7 +61,7 @@ class Clustered(Method):
         clustering: "finch"; LADD's "style"; "each" client a cluster of its own; or the true
             "domain" (simulations only). FINCH puts every client together with at least one other,
             so up to three clients always make one cluster. A client that comes later joins the
-            cluster nearest by weights; with "each" it starts a cluster.
+            nearest cluster, by what finch compares; with "each" it starts a cluster.
         clustering_layer: the convolution that finch compares, from 1, or "all" parameters
             (BatchNorm's statistics, which are far larger numbers, do not count; of more than half
             a million parameters, as many drawn ones).
